@@ -1,0 +1,48 @@
+# muster_room(name SOURCES ... [DEPENDS rooms...] [LIBRARIES third party...])
+#   One static library a room: muster_<name>, exported as muster::<name>.
+#   scripts/check-layers holds DEPENDS and the includes against the design's table.
+# muster_room_test(name SOURCES ... [LIBRARIES ...])
+#   One GoogleTest program a room: muster_<name>_test.
+
+set_property(GLOBAL PROPERTY MUSTER_ROOMS "")
+
+function(muster_room name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  set(target muster_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(muster::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  list(TRANSFORM ARG_DEPENDS PREPEND muster_)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPENDS} ${ARG_LIBRARIES}
+    PRIVATE $<BUILD_INTERFACE:muster_compile_options>)
+  set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS ${target})
+endfunction()
+
+# A program that uses torch shares one precompiled <torch/torch.h>: it costs 20 s a source otherwise.
+function(muster_use_torch target)
+  if(NOT TARGET muster_torch_pch)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cc CONTENT "")
+    add_library(muster_torch_pch STATIC ${PROJECT_BINARY_DIR}/torch_pch.cc)
+    target_link_libraries(muster_torch_pch PUBLIC muster::torch PRIVATE muster_compile_options)
+    target_precompile_headers(muster_torch_pch PRIVATE <torch/torch.h>)
+    set_target_properties(muster_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+  target_link_libraries(${target} PUBLIC muster::torch)
+  target_precompile_headers(${target} REUSE_FROM muster_torch_pch)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+function(muster_room_test name)
+  if(NOT MUSTER_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  set(target muster_${name}_test)
+  add_executable(${target} ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE
+    muster_${name} ${ARG_LIBRARIES} muster_compile_options GTest::gtest_main GTest::gmock)
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+endfunction()

@@ -1,0 +1,59 @@
+#pragma once
+
+// What a task is told from outside, typed: each setting comes from its flag, else from its MUSTER_* variable,
+// else from its default. config.cc holds the one table of settings; `to_string()` prints them all with where
+// each came from.
+//
+//   CLI::App app;                       // the program's own flags
+//   Config config;
+//   config.add_flags(app);              // Muster's, in a group of their own in --help
+//   if (auto code = parse_flags(app, argc, argv)) return *code;
+//   config.read_environment(Environment::of_process());
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "muster/base/environment.h"
+#include "muster/base/log.h"
+
+namespace CLI {
+class App;
+}
+
+namespace muster {
+
+enum class ProgressStyle { kAuto, kLive, kPlain, kOff };
+
+class Config {
+ public:
+  std::string task;         ///< "/job:worker/task:1"; empty: found from the launcher's variables
+  std::string cluster;      ///< {"worker": ["h1:2222"]} or worker=h1:2222,h2:2222;ps=h3:2222
+  std::string coordinator;  ///< "host:port"; empty: found from the launcher's variables
+  std::string job_id;
+  std::string secret;     ///< from MUSTER_SECRET only: a command line can be read by other users
+  std::string interface;  ///< names or prefixes, "eth,ib", or "^lo,docker" for all but these
+  std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};
+  std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
+  int restart_count = 0;  ///< how often the launcher has restarted this task
+  LogLevel log_level = LogLevel::kInfo;
+  ProgressStyle progress = ProgressStyle::kAuto;
+
+  /// The variables of this process, for the identity that other launchers give.
+  Environment environment;
+
+  /// Adds a flag for each setting to the program's own. The Config must outlive the parsing of `app`.
+  void add_flags(CLI::App& app);
+
+  /// Fills what no flag has set. Throws InvalidArgument for a malformed value and for an unknown MUSTER_*
+  /// variable.
+  void read_environment(Environment variables);
+
+  /// One setting a line: name, value, source. The secret is shown as set or not.
+  std::string to_string() const;
+
+ private:
+  std::map<std::string, std::string> sources_;  // setting -> "--task" or "MUSTER_TASK"
+};
+
+}  // namespace muster

@@ -1,0 +1,82 @@
+#include "muster/base/config.h"
+
+#include <CLI/CLI.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using namespace std::chrono_literals;
+
+Config read(const std::vector<std::string>& flags, Environment variables) {
+  Config config;
+  CLI::App app;
+  config.add_flags(app);
+  std::vector<std::string> reversed(flags.rbegin(), flags.rend());
+  app.parse(reversed);
+  config.read_environment(std::move(variables));
+  return config;
+}
+
+template <typename Function>
+std::string message_of(Function function) {
+  try {
+    function();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Config, AFlagWinsOverAVariableAndAVariableOverTheDefault) {
+  const auto config = read({"--heartbeat-timeout", "250ms"},
+                           {{"MUSTER_HEARTBEAT_TIMEOUT", "9s"}, {"MUSTER_JOIN_TIMEOUT", "2m"}});
+  EXPECT_EQ(config.heartbeat_timeout, 250ms);
+  EXPECT_EQ(config.join_timeout, 2min);
+  EXPECT_EQ(config.log_level, LogLevel::kInfo);
+}
+
+TEST(Config, AnUnknownVariableIsAnErrorWithASuggestion) {
+  EXPECT_THAT(
+      message_of([] {
+        read({}, {{"MUSTER_HEARTBEET_TIMEOUT", "9s"}});
+      }),
+      HasSubstr(
+          "MUSTER_HEARTBEET_TIMEOUT is not one that Muster knows; did you mean MUSTER_HEARTBEAT_TIMEOUT?"));
+}
+
+TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
+  EXPECT_THAT(message_of([] {
+                read({}, {{"MUSTER_JOIN_TIMEOUT", "soon"}});
+              }),
+              HasSubstr("MUSTER_JOIN_TIMEOUT=soon is not a number with ms, s, m or h"));
+  EXPECT_THAT(message_of([] { read({}, {{"MUSTER_LOG_LEVEL", "loud"}}); }), HasSubstr("debug, info"));
+  EXPECT_THAT(message_of([] { read({}, {{"MUSTER_HEARTBEAT_TIMEOUT", "0s"}}); }), HasSubstr("0s is not"));
+}
+
+TEST(Config, AMalformedFlagIsRejectedByTheParser) {
+  EXPECT_THROW(read({"--log-level", "loud"}, {}), CLI::ParseError);
+}
+
+TEST(Config, TheSecretIsNeitherAFlagNorPrinted) {
+  EXPECT_THROW(read({"--secret", "x"}, {}), CLI::ExtrasError);
+  const auto config = read({}, {{"MUSTER_SECRET", "hunter2"}});
+  EXPECT_EQ(config.secret, "hunter2");
+  EXPECT_THAT(config.to_string(), Not(HasSubstr("hunter2")));
+}
+
+TEST(Config, PrintsEverySettingWithItsSource) {
+  const auto text = read({"--task", "/job:ps/task:0"}, {{"MUSTER_JOB_ID", "j1"}}).to_string();
+  EXPECT_THAT(text, HasSubstr("/job:ps/task:0"));
+  EXPECT_THAT(text, HasSubstr("--task"));
+  EXPECT_THAT(text, HasSubstr("MUSTER_JOB_ID"));
+  EXPECT_THAT(text, HasSubstr("default"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,57 @@
+#include "muster/base/environment.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <string_view>
+
+#include "muster/base/error.h"
+#include "muster/base/text.h"
+
+namespace muster {
+
+Environment Environment::of_process() {
+  Environment result;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    result.variables_.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return result;
+}
+
+std::optional<std::string> Environment::get(const std::string& name) const {
+  const auto found = variables_.find(name);
+  if (found == variables_.end() || found->second.empty()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<int> Environment::integer(const std::string& name, int minimum) const {
+  const auto text = get(name);
+  if (!text) return std::nullopt;
+  const auto value = parse_integer(*text);
+  if (!value || *value < minimum || *value > INT_MAX) {
+    raise<InvalidArgument>("the environment variable {}={} is not a whole number of at least {}", name, *text,
+                           minimum);
+  }
+  return static_cast<int>(*value);
+}
+
+std::vector<std::string> Environment::names_with_prefix(const std::string& prefix) const {
+  std::vector<std::string> names;
+  for (auto it = variables_.lower_bound(prefix); it != variables_.end() && it->first.starts_with(prefix);
+       ++it) {
+    names.push_back(it->first);
+  }
+  return names;
+}
+
+std::vector<std::string> Environment::assignments() const {
+  std::vector<std::string> result;
+  result.reserve(variables_.size());
+  for (const auto& [name, value] : variables_) result.push_back(name + "=" + value);
+  return result;
+}
+
+}  // namespace muster

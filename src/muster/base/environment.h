@@ -1,0 +1,41 @@
+#pragma once
+
+// The environment variables, as a value. Environment::of_process() is the only place in Muster that reads
+// them, once at start; everything else is handed an Environment, so that tests can make their own.
+
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+class Environment {
+ public:
+  Environment() = default;
+  Environment(std::initializer_list<std::pair<const std::string, std::string>> variables)
+      : variables_(variables) {}
+
+  static Environment of_process();
+
+  /// The value; an empty variable counts as unset.
+  std::optional<std::string> get(const std::string& name) const;
+
+  /// Throws InvalidArgument, naming the variable, when it is set and not a whole number of at least
+  /// `minimum`.
+  std::optional<int> integer(const std::string& name, int minimum) const;
+
+  std::vector<std::string> names_with_prefix(const std::string& prefix) const;
+
+  void set(const std::string& name, std::string value) { variables_[name] = std::move(value); }
+  void unset(const std::string& name) { variables_.erase(name); }
+
+  /// "NAME=value" for each, as execve wants it.
+  std::vector<std::string> assignments() const;
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+}  // namespace muster

@@ -1,0 +1,21 @@
+#include "muster/base/error.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "muster/base/log.h"
+
+namespace muster {
+
+std::string describe_errno(int error) {
+  const char* name = strerrorname_np(error);
+  return fmt::format("{} ({})", strerrordesc_np(error), name != nullptr ? name : std::to_string(error));
+}
+
+void check_failed(const char* file, int line, const char* condition, const std::string& message) {
+  log_error("{}:{}: check failed: {} {}", file, line, condition, message);
+  flush_log();
+  std::abort();
+}
+
+}  // namespace muster

@@ -1,0 +1,56 @@
+#include "muster/base/flags.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "muster/base/text.h"
+
+namespace muster {
+namespace {
+
+const CLI::App& deepest_parsed(const CLI::App& app) {
+  for (const CLI::App* subcommand : app.get_subcommands()) return deepest_parsed(*subcommand);
+  return app;
+}
+
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& where = deepest_parsed(app);
+  std::vector<std::string> known;
+  for (const CLI::Option* option : where.get_options({})) {
+    for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  std::vector<std::string> subcommands;
+  for (const CLI::App* subcommand : where.get_subcommands({})) subcommands.push_back(subcommand->get_name());
+
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    for (const auto& word : app.remaining(true)) {
+      if (word.starts_with("-")) {
+        const std::string flag = word.substr(0, word.find('='));
+        return fmt::format("{} is not a flag of this program{}", flag, suggestion(flag, known));
+      }
+      return fmt::format("'{}' was not expected{}", word, suggestion(word, subcommands));
+    }
+  }
+  return error.what();
+}
+
+}  // namespace
+
+std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "{}: {}\nRun with --help for what there is.\n", argc > 0 ? argv[0] : app.get_name(),
+               explain(app, error));
+    return 2;
+  }
+}
+
+}  // namespace muster

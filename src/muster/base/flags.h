@@ -1,0 +1,19 @@
+#pragma once
+
+// The command line of every Muster program. CLI11 does the syntax and --help; this adds near matches for a
+// flag that does not exist, and one shape for what is printed.
+
+#include <optional>
+
+namespace CLI {
+class App;
+}
+
+namespace muster {
+
+/// Parses into what was bound to `app`. Returns the exit code when the program should end now: 0 after --help
+/// or
+/// --version, 2 after a mistake, which has been explained on standard error.
+std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv);
+
+}  // namespace muster

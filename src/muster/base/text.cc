@@ -1,0 +1,90 @@
+#include "muster/base/text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace muster {
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = static_cast<int>(i);
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int replace = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replace});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
+  const std::string* best = nullptr;
+  int best_distance = std::max(2, static_cast<int>(word.size()) / 3) + 1;
+  for (const auto& candidate : known) {
+    const int distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best = &candidate;
+      best_distance = distance;
+    }
+  }
+  return best != nullptr ? fmt::format("; did you mean {}?", *best) : "";
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (true) {
+    const size_t end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+std::optional<long long> parse_integer(std::string_view text) {
+  long long value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || !std::isfinite(value) || value < 0) return std::nullopt;
+  const std::string_view unit(stop, end);
+  double milliseconds = 0;
+  if (unit == "ms") {
+    milliseconds = value;
+  } else if (unit == "s" || unit.empty()) {
+    milliseconds = value * 1e3;
+  } else if (unit == "m") {
+    milliseconds = value * 60e3;
+  } else if (unit == "h") {
+    milliseconds = value * 3600e3;
+  } else {
+    return std::nullopt;
+  }
+  if (milliseconds > 1e15) return std::nullopt;
+  return std::chrono::milliseconds(std::llround(milliseconds));
+}
+
+std::string format_duration(std::chrono::milliseconds duration) {
+  const auto count = duration.count();
+  if (count % 1000 != 0) return fmt::format("{}ms", count);
+  if (count % 60000 != 0 || count == 0) return fmt::format("{}s", count / 1000);
+  if (count % 3600000 != 0) return fmt::format("{}m", count / 60000);
+  return fmt::format("{}h", count / 3600000);
+}
+
+}  // namespace muster

@@ -1,0 +1,28 @@
+#pragma once
+
+// Small functions over text: near matches for error messages, splitting, numbers and durations read strictly.
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+/// The number of single-character edits (insert, delete, replace, swap of neighbours) between two words.
+int edit_distance(std::string_view a, std::string_view b);
+
+/// "; did you mean X?" for the nearest of `known`, or "" when nothing is near.
+std::string suggestion(std::string_view word, const std::vector<std::string>& known);
+
+std::vector<std::string> split(std::string_view text, char separator);
+
+/// A whole decimal integer, nothing before or after it.
+std::optional<long long> parse_integer(std::string_view text);
+
+/// "250ms", "10s", "5m", "1h"; a bare number is seconds.
+std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
+std::string format_duration(std::chrono::milliseconds duration);
+
+}  // namespace muster

@@ -1,0 +1,51 @@
+#include "muster/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(EditDistance, CountsInsertDeleteReplaceAndSwap) {
+  EXPECT_EQ(edit_distance("worker", "worker"), 0);
+  EXPECT_EQ(edit_distance("worker", "workers"), 1);
+  EXPECT_EQ(edit_distance("wroker", "worker"), 1);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+}
+
+TEST(Suggestion, NamesTheNearestAndOnlyWhenNear) {
+  const std::vector<std::string> known = {"MUSTER_TASK", "MUSTER_SECRET"};
+  EXPECT_EQ(suggestion("MUSTER_TAKS", known), "; did you mean MUSTER_TASK?");
+  EXPECT_EQ(suggestion("qqqqqqqq", known), "");
+}
+
+TEST(ParseInteger, TakesWholeNumbersOnly) {
+  EXPECT_EQ(parse_integer("-17"), -17);
+  for (const char* bad : {"", "1x", " 1", "1.0", "99999999999999999999"})
+    EXPECT_FALSE(parse_integer(bad)) << bad;
+}
+
+TEST(ParseDuration, TakesUnitsAndRejectsTheRest) {
+  EXPECT_EQ(parse_duration("250ms"), milliseconds(250));
+  EXPECT_EQ(parse_duration("1.5s"), milliseconds(1500));
+  EXPECT_EQ(parse_duration("10"), milliseconds(10000));
+  EXPECT_EQ(parse_duration("5m"), milliseconds(300000));
+  for (const char* bad : {"", "s", "-1s", "10 s", "10x", "nan", "inf", "1e300"})
+    EXPECT_FALSE(parse_duration(bad)) << bad;
+}
+
+TEST(FormatDuration, ReadsBackAsTheSame) {
+  for (int ms : {0, 1, 250, 1000, 90000, 300000, 7200000}) {
+    EXPECT_EQ(parse_duration(format_duration(milliseconds(ms))), milliseconds(ms));
+  }
+}
+
+TEST(Split, KeepsEmptyParts) {
+  EXPECT_EQ(split("a,,b", ','), (std::vector<std::string>{"a", "", "b"}));
+  EXPECT_EQ(split("", ','), (std::vector<std::string>{""}));
+}
+
+}  // namespace
+}  // namespace muster
