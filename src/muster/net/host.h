@@ -1,0 +1,18 @@
+#pragma once
+
+// Which host a task is on. Two tasks share a host when they run under the same boot of the same kernel, in
+// the same network and IPC namespaces: host names prove nothing (containers share them, and machines repeat
+// them).
+
+#include <string>
+
+namespace muster {
+
+struct Host {
+  std::string name;      ///< for people
+  std::string identity;  ///< equal on two tasks exactly when they share a host
+
+  static Host local();
+};
+
+}  // namespace muster
