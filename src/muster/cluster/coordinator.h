@@ -1,0 +1,73 @@
+#pragma once
+
+// The coordinator of a job: the place where its tasks meet. It knows who has joined, keeps small values and
+// barriers, notices who has died, and carries an abort to everyone. `muster run` hosts it; under other
+// launchers the chief does.
+//
+//   Coordinator coordinator({.listen = {{"127.0.0.1", 0}}, .job_id = "j", .secret = "s", .tasks = {{"worker",
+//   {0, 1}}}});
+//   ... tasks join at coordinator.address() with a Member ...
+//   coordinator.wait_idle(Deadline::after(30s));
+//
+// Thread-safe. It survives clients that are slow, dead, half-open or not clients at all: none of them can
+// hold up another.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/cluster/identity.h"
+#include "muster/net/address.h"
+
+namespace muster {
+
+enum class LossPolicy {
+  kAbort,   ///< a task that dies, goes silent or ends without leaving aborts the job
+  kRejoin,  ///< the others wait, at their own deadlines, for a new incarnation of it
+};
+
+class Coordinator {
+ public:
+  struct Options {
+    std::vector<Address> listen;  ///< the first that is free is taken; port 0: any
+    std::string job_id;
+    std::string secret;
+    TaskSet tasks;  ///< who must join before the job is assembled
+    std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
+    LossPolicy loss_policy = LossPolicy::kAbort;
+  };
+
+  /// Listens. Throws SystemError that names the addresses when none is free.
+  explicit Coordinator(Options options);
+
+  /// Ends all sessions.
+  ~Coordinator();
+
+  const Address& address() const;
+
+  /// Tells every task that the job is over, and why. Sticky: the first reason stays.
+  void abort(const std::string& reason);
+
+  /// Says that a task's process has ended ("exited with code 3"), as its launcher saw it: a task that others
+  /// wait for and that will never join aborts the job.
+  void exited(const TaskName& task, const std::string& how);
+
+  struct AbortRecord {
+    std::string reason;
+    std::optional<TaskName> by;  ///< the task at fault, when it was one
+  };
+  std::optional<AbortRecord> aborted() const;
+
+  /// Waits until no task is connected any more; false when the deadline comes first. Says each few seconds
+  /// who is still there.
+  bool wait_idle(Deadline deadline);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster

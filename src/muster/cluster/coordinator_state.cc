@@ -1,0 +1,487 @@
+#include "muster/cluster/coordinator_state.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/protocol.h"
+
+namespace muster {
+namespace {
+
+constexpr auto kHandshakeTime = std::chrono::seconds(5);
+constexpr auto kReminderInterval = std::chrono::seconds(3);
+
+std::string join(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+proto::FromCoordinator abort_message(const CoordinatorState::AbortRecord& record) {
+  proto::FromCoordinator message;
+  message.mutable_abort()->set_reason(record.reason);
+  if (record.by) *message.mutable_abort()->mutable_by() = to_proto(*record.by);
+  return message;
+}
+
+}  // namespace
+
+CoordinatorState::CoordinatorState(Options options, Actions actions)
+    : options_(std::move(options)), secret_(options_.secret), actions_(std::move(actions)) {
+  for (const auto& [job, indices] : options_.tasks) {
+    for (const int index : indices) tasks_[TaskName::of(job, index)].expected = true;
+  }
+}
+
+void CoordinatorState::connected(SessionId session, std::string peer, Time now) {
+  sessions_[session] = {.peer = std::move(peer), .opened = now, .last_heard = now};
+}
+
+void CoordinatorState::received(SessionId id, const proto::FromMember& message, Time now) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  session.last_heard = now;
+  if (session.stage == Stage::kClosing) return;
+  if (session.stage == Stage::kConnected) {
+    if (message.has_hello()) return on_hello(id, session, message.hello());
+    return refuse(id, session, "the first message was not a greeting");
+  }
+  if (session.stage == Stage::kChallenged) {
+    if (message.has_proof()) return on_proof(id, session, message.proof(), now);
+    return refuse(id, session, "the challenge was not answered");
+  }
+  switch (message.what_case()) {
+    case proto::FromMember::kHeartbeat: {
+      proto::FromCoordinator answer;
+      answer.mutable_heartbeat();
+      return actions_.send(id, std::move(answer));
+    }
+    case proto::FromMember::kRequest:
+      return on_request(id, message.request(), now);
+    case proto::FromMember::kAbort:
+      return abort(fmt::format("{}: {}", session.self.describe(), message.abort().reason()),
+                   session.self.task);
+    case proto::FromMember::kLeave:
+      return on_leave(id, session, now);
+    default:
+      return refuse(id, session, "a message that members do not send");
+  }
+}
+
+void CoordinatorState::on_hello(SessionId id, Session& session, const proto::Hello& hello) {
+  session.hello = hello;
+  session.self = from_proto(hello.self());
+  if (hello.protocol() != kProtocolVersion) {
+    return refuse(
+        id, session,
+        fmt::format("it speaks version {} of the protocol, and the coordinator version {}: use the same "
+                    "build of Muster for all tasks",
+                    hello.protocol(), kProtocolVersion));
+  }
+  if (hello.job_id() != options_.job_id) {
+    return refuse(
+        id, session,
+        fmt::format("it belongs to job '{}', and this is job '{}'", hello.job_id(), options_.job_id),
+        /*other_job=*/true);
+  }
+  session.server_nonce = random_bytes(16);
+  session.stage = Stage::kChallenged;
+  proto::FromCoordinator message;
+  message.mutable_challenge()->set_nonce(session.server_nonce);
+  actions_.send(id, std::move(message));
+}
+
+std::string CoordinatorState::challenge_of(const Session& session, const char* role) const {
+  return challenge_text(role, session.hello, session.server_nonce);
+}
+
+std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& session) const {
+  const auto& name = session.self.task;
+  if (aborted_) return "the job was aborted: " + aborted_->reason;
+  const auto found = tasks_.find(name);
+  if (!session.hello.observer()) {
+    if (found == tasks_.end() || !found->second.expected) {
+      std::vector<std::string> expected;
+      for (const auto& [task, state] : tasks_) {
+        if (state.expected) expected.push_back(task.to_string());
+      }
+      return fmt::format("the job has no task {}; it has {}", name.to_string(), join(expected));
+    }
+    TaskSet believed;
+    for (const auto& task : session.hello.tasks()) believed[task.job()].push_back(task.index());
+    for (auto& [job, indices] : believed) std::sort(indices.begin(), indices.end());
+    if (believed != options_.tasks) {
+      const auto describe = [](const TaskSet& tasks) {
+        std::vector<std::string> words;
+        for (const auto& [job, indices] : tasks) words.push_back(fmt::format("{} {}", indices.size(), job));
+        return join(words);
+      };
+      return fmt::format("it was told of a cluster of {}, and this job has {}", describe(believed),
+                         describe(options_.tasks));
+    }
+  }
+  if (found == tasks_.end()) return std::nullopt;
+  const TaskState& state = found->second;
+  if (state.phase == Phase::kJoined && session.self.incarnation <= state.info.incarnation) {
+    return fmt::format("{} has already joined, as pid {} on host {}", name.to_string(), state.info.pid,
+                       state.info.host_name);
+  }
+  if (state.phase == Phase::kLeft) return fmt::format("{} has already finished", name.to_string());
+  return std::nullopt;
+}
+
+void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Proof& proof, Time now) {
+  if (!secret_.verify(challenge_of(session, "member"), proof.proof())) {
+    return refuse(id, session, "it does not know the job's secret (MUSTER_SECRET)");
+  }
+  if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
+  TaskState& state = tasks_[session.self.task];
+  if (state.phase == Phase::kJoined) {  // an earlier incarnation whose end has not been noticed yet
+    const SessionId old = state.session;
+    drop_requests_of(old);
+    sessions_.at(old).stage = Stage::kClosing;
+    actions_.close(old);
+  }
+  const bool again = state.phase != Phase::kAbsent;
+  state.phase = Phase::kJoined;
+  state.session = id;
+  state.info = session.self;
+  session.stage = Stage::kMember;
+  session.last_heard = now;
+
+  proto::FromCoordinator welcome;
+  welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(session, "coordinator")));
+  welcome.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
+  actions_.send(id, std::move(welcome));
+  if (again) {
+    log_warning("{} joined again as incarnation {}", session.self.describe(), session.self.incarnation);
+  } else {
+    log_debug("{} joined{}", session.self.describe(),
+              state.expected ? fmt::format(" ({})", joined_count()) : "");
+  }
+  if (state.expected || assembled_) announce_if_complete();
+}
+
+void CoordinatorState::refuse(SessionId id, Session& session, const std::string& reason, bool other_job) {
+  const auto& self = session.self;
+  const std::string who = self.task.job && !self.task.job->empty() ? self.describe() : "a stranger";
+  log_warning("refused {} at {}: {}", who, session.peer, reason);
+  turn_away(id, session, reason, other_job);
+}
+
+void CoordinatorState::turn_away(SessionId id, Session& session, const std::string& reason, bool other_job) {
+  session.stage = Stage::kClosing;
+  proto::FromCoordinator message;
+  message.mutable_refusal()->set_reason(reason);
+  message.mutable_refusal()->set_other_job(other_job);
+  actions_.send(id, std::move(message));
+  actions_.close(id);
+}
+
+std::vector<std::string> CoordinatorState::missing() const {
+  std::vector<std::string> names;
+  for (const auto& [name, state] : tasks_) {
+    if (state.expected && state.phase == Phase::kAbsent) names.push_back(name.to_string());
+  }
+  return names;
+}
+
+std::vector<std::string> CoordinatorState::present() const {
+  std::vector<std::string> names;
+  for (const auto& [name, state] : tasks_) {
+    if (state.phase == Phase::kJoined) names.push_back(name.to_string());
+  }
+  return names;
+}
+
+std::string CoordinatorState::joined_count() const {
+  const auto expected =
+      std::count_if(tasks_.begin(), tasks_.end(), [](const auto& task) { return task.second.expected; });
+  return fmt::format("{} of {} tasks joined", expected - static_cast<long>(missing().size()), expected);
+}
+
+void CoordinatorState::announce_if_complete() {
+  if (aborted_ || !missing().empty()) return;
+  std::set<std::string> hosts;
+  for (const auto& [name, state] : tasks_) {
+    if (state.expected) hosts.insert(state.info.host_identity);
+  }
+  proto::FromCoordinator message;
+  for (const auto& [name, state] : tasks_) {
+    if (!state.expected) continue;
+    const auto& info = state.info;
+    if (!assembled_)
+      log_info("{} is at {} (host {}, pid {})", name.short_name(), info.address, info.host_name, info.pid);
+    *message.mutable_assembled()->add_tasks() = to_proto(info);
+    const std::string host = info.address.substr(0, info.address.rfind(':'));
+    if (hosts.size() > 1 && is_loopback(host)) {
+      return abort(
+          fmt::format(
+              "the job runs on {} hosts, but {} gave the loopback address {}, which the others can't reach; "
+              "choose an interface with --interface (such as eth, or ^lo)",
+              hosts.size(), info.describe(), info.address),
+          name);
+    }
+  }
+  assembled_ = true;
+  broadcast(message);
+}
+
+void CoordinatorState::on_request(SessionId id, const proto::Request& request, Time now) {
+  Pending pending = {.session = id, .request = request, .started = now};
+  if (request.timeout_ms() >= 0) pending.deadline = now + std::chrono::milliseconds(request.timeout_ms());
+  switch (request.what_case()) {
+    case proto::Request::kPut: {
+      const auto& put = request.put();
+      values_[put.key()] = put.value();
+      reply(pending, proto::Reply::OK, "");
+      std::vector<Pending> waiting;
+      std::swap(waiting, pending_);
+      for (auto& other : waiting) {
+        if (other.request.has_get() && other.request.get().key() == put.key()) {
+          reply(other, proto::Reply::OK, "", put.value());
+        } else {
+          pending_.push_back(std::move(other));
+        }
+      }
+      return;
+    }
+    case proto::Request::kGet: {
+      const auto found = values_.find(request.get().key());
+      if (found != values_.end()) return reply(pending, proto::Reply::OK, "", found->second);
+      pending_.push_back(std::move(pending));
+      return;
+    }
+    case proto::Request::kBarrier: {
+      const auto& barrier = request.barrier();
+      const auto members = participants(barrier);
+      const auto& self = sessions_.at(id).self.task;
+      if (std::find(members.begin(), members.end(), self) == members.end()) {
+        return reply(
+            pending, proto::Reply::INVALID_ARGUMENT,
+            fmt::format("{} is not among the tasks of barrier '{}'", self.to_string(), barrier.name()));
+      }
+      for (const auto& other : pending_) {
+        if (!other.request.has_barrier() || other.request.barrier().name() != barrier.name()) continue;
+        if (other.request.barrier().job() != barrier.job()) {
+          return reply(pending, proto::Reply::INVALID_ARGUMENT,
+                       fmt::format("barrier '{}' is waited for by job '{}' elsewhere, and by job '{}' here",
+                                   barrier.name(), other.request.barrier().job(), barrier.job()));
+        }
+        if (other.session == id) {
+          return reply(
+              pending, proto::Reply::INVALID_ARGUMENT,
+              fmt::format("{} waits in barrier '{}' twice at once", self.to_string(), barrier.name()));
+        }
+      }
+      pending_.push_back(std::move(pending));
+      return settle_barriers();
+    }
+    default:
+      return reply(pending, proto::Reply::INVALID_ARGUMENT, "an empty request");
+  }
+}
+
+// The launchers of a job are observers, but have barriers of their own.
+std::vector<TaskName> CoordinatorState::participants(const proto::Barrier& barrier) const {
+  std::vector<TaskName> names;
+  for (const auto& [name, state] : tasks_) {
+    if (barrier.job().empty() ? state.expected : *name.job == barrier.job()) names.push_back(name);
+  }
+  return names;
+}
+
+void CoordinatorState::settle_barriers() {
+  std::map<std::string, std::set<SessionId>> arrived;
+  for (const auto& pending : pending_) {
+    if (pending.request.has_barrier()) arrived[pending.request.barrier().name()].insert(pending.session);
+  }
+  std::vector<Pending> waiting;
+  std::swap(waiting, pending_);
+  for (auto& pending : waiting) {
+    if (!pending.request.has_barrier()) {
+      pending_.push_back(std::move(pending));
+      continue;
+    }
+    const auto& barrier = pending.request.barrier();
+    bool complete = true;
+    const TaskName* gone = nullptr;
+    for (const auto& name : participants(barrier)) {
+      const TaskState& state = tasks_.at(name);
+      if (state.phase == Phase::kJoined && arrived[barrier.name()].contains(state.session)) continue;
+      complete = false;
+      if (state.phase == Phase::kLeft) gone = &tasks_.find(name)->first;
+    }
+    if (complete) {
+      reply(pending, proto::Reply::OK, "");
+    } else if (gone != nullptr) {
+      reply(pending, proto::Reply::PEER_LOST,
+            fmt::format("barrier '{}' can't complete: {} has already finished", barrier.name(),
+                        gone->to_string()));
+    } else {
+      pending_.push_back(std::move(pending));
+    }
+  }
+}
+
+void CoordinatorState::reply(const Pending& pending, proto::Reply::Code code, const std::string& text,
+                             const std::string& value) {
+  proto::FromCoordinator message;
+  auto& answer = *message.mutable_reply();
+  answer.set_id(pending.request.id());
+  answer.set_code(code);
+  answer.set_message(text);
+  answer.set_value(value);
+  actions_.send(pending.session, std::move(message));
+}
+
+std::string CoordinatorState::what_is_missing(const Pending& pending, Time now) const {
+  const std::string after = format_seconds(now - pending.started);
+  if (pending.request.has_get())
+    return fmt::format("nobody put the key '{}' within {}", pending.request.get().key(), after);
+  const auto& barrier = pending.request.barrier();
+  std::vector<std::string> absent;
+  for (const auto& name : participants(barrier)) {
+    const TaskState& state = tasks_.at(name);
+    const bool here = std::any_of(pending_.begin(), pending_.end(), [&](const Pending& other) {
+      return state.phase == Phase::kJoined && other.session == state.session && other.request.has_barrier() &&
+             other.request.barrier().name() == barrier.name();
+    });
+    if (here) continue;
+    if (state.phase == Phase::kJoined) {
+      absent.push_back(fmt::format("{}, last heard of {} ago", state.info.describe(),
+                                   format_seconds(now - sessions_.at(state.session).last_heard)));
+    } else {
+      absent.push_back(name.short_name() +
+                       (state.phase == Phase::kAbsent ? ", which has not joined" : ", which was lost"));
+    }
+  }
+  return fmt::format("barrier '{}' did not complete within {}: still missing {}", barrier.name(), after,
+                     join(absent));
+}
+
+void CoordinatorState::on_leave(SessionId id, Session& session, Time) {
+  tasks_.at(session.self.task).phase = Phase::kLeft;
+  log_debug("{} left", session.self.describe());
+  session.stage = Stage::kClosing;
+  drop_requests_of(id);
+  actions_.close(id);
+  if (!missing().empty() && tasks_.at(session.self.task).expected) {
+    log_warning("{} left before all tasks had joined: {} missing", session.self.describe(), join(missing()));
+  }
+  settle_barriers();
+  check_finished();
+}
+
+void CoordinatorState::check_finished() {
+  if (finished_) return;
+  for (const auto& [name, state] : tasks_) {
+    if (state.expected && name.job != "ps" && state.phase != Phase::kLeft) return;
+  }
+  finished_ = true;
+  proto::FromCoordinator message;
+  message.mutable_finished();
+  broadcast(message);
+}
+
+void CoordinatorState::drop_requests_of(SessionId id) {
+  std::erase_if(pending_, [id](const Pending& pending) { return pending.session == id; });
+}
+
+void CoordinatorState::disconnected(SessionId id, Time now) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  if (found->second.stage == Stage::kMember) lose(id, found->second, "its connection closed", now);
+  drop_requests_of(id);
+  sessions_.erase(id);
+}
+
+void CoordinatorState::lose(SessionId id, Session& session, const std::string& how, Time now) {
+  std::string where;
+  for (const auto& pending : pending_) {
+    if (pending.session == id && pending.request.has_barrier()) {
+      where = fmt::format(" while it waited in barrier '{}'", pending.request.barrier().name());
+    }
+  }
+  TaskState& state = tasks_.at(session.self.task);
+  state.phase = Phase::kLost;
+  drop_requests_of(id);
+  const std::string reason = fmt::format("{} was lost{}: {}; last heard of {} ago", session.self.describe(),
+                                         where, how, format_seconds(now - session.last_heard));
+  turn_away(id, session, fmt::format("the coordinator gave up on this task: {}", how), /*other_job=*/false);
+  const bool matters = state.expected || session.self.task.job == "launcher";
+  if (aborted_ || finished_) return;
+  if (matters && (options_.loss_policy == LossPolicy::kAbort || !state.expected)) {
+    abort(reason, session.self.task);
+  } else {
+    log_warning("{}", reason);
+  }
+}
+
+void CoordinatorState::exited(const TaskName& task, const std::string& how) {
+  const auto found = tasks_.find(task);
+  if (found == tasks_.end() || aborted_ || finished_) return;
+  const TaskState& state = found->second;
+  if (state.phase != Phase::kAbsent) return;  // its stream tells what became of it
+  const bool anybody = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& other) {
+    return other.second.expected && other.second.phase == Phase::kJoined;
+  });
+  // A program that is not built on Muster never joins: nobody waits for it.
+  if (anybody && options_.loss_policy == LossPolicy::kAbort) {
+    abort(fmt::format("{} {} before it joined", task.short_name(), how), task);
+  }
+}
+
+void CoordinatorState::abort(const std::string& reason, std::optional<TaskName> by) {
+  if (aborted_) return;
+  aborted_ = {reason, std::move(by)};
+  log_error("the job is aborted: {}", reason);
+  pending_.clear();  // the abort answers them all
+  broadcast(abort_message(*aborted_));
+}
+
+void CoordinatorState::broadcast(const proto::FromCoordinator& message) {
+  for (const auto& [id, session] : sessions_) {
+    if (session.stage == Stage::kMember) actions_.send(id, message);
+  }
+}
+
+void CoordinatorState::tick(Time now) {
+  std::vector<SessionId> silent;
+  for (auto& [id, session] : sessions_) {
+    if (session.stage == Stage::kMember && now - session.last_heard > options_.heartbeat_timeout)
+      silent.push_back(id);
+    if ((session.stage == Stage::kConnected || session.stage == Stage::kChallenged) &&
+        now - session.opened > kHandshakeTime) {
+      refuse(id, session,
+             fmt::format("it did not complete its greeting within {}", format_seconds(kHandshakeTime)));
+    }
+  }
+  for (const SessionId id : silent) {
+    lose(id, sessions_.at(id),
+         fmt::format("it was silent for longer than {}", format_seconds(options_.heartbeat_timeout)), now);
+  }
+
+  std::vector<Pending> expired;
+  for (const auto& pending : pending_) {
+    if (pending.deadline && now >= *pending.deadline) expired.push_back(pending);
+  }
+  for (const auto& pending : expired)
+    reply(pending, proto::Reply::DEADLINE_EXCEEDED, what_is_missing(pending, now));
+  std::erase_if(pending_,
+                [now](const Pending& pending) { return pending.deadline && now >= *pending.deadline; });
+
+  const bool somebody_waits = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& task) {
+    return task.second.expected && task.second.phase == Phase::kJoined;
+  });
+  if (assembled_ || aborted_ || !somebody_waits || missing().empty()) return;
+  if (!last_reminder_) last_reminder_ = now;
+  if (now - *last_reminder_ >= kReminderInterval) {
+    last_reminder_ = now;
+    log_info("still waiting for {} ({})", join(missing()), joined_count());
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,135 @@
+#pragma once
+
+// What the coordinator knows and decides, without sockets, threads or clocks: messages and the time go in,
+// messages come out. The service (coordinator.cc) carries them; the tests call it directly.
+//
+// Invariants:
+//  1. A session that has not proved the secret can reach nothing but its own handshake.
+//  2. A task has at most one live session; a higher incarnation replaces a lower one.
+//  3. An abort is sticky: every member is told once, and every later message is answered with it.
+//  4. Every request is answered exactly once, unless its session ends first.
+//
+// Not thread-safe: the service holds one lock around every call.
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/cluster/coordinator.h"
+#include "muster/cluster/coordinator.pb.h"
+#include "muster/cluster/identity.h"
+#include "muster/cluster/task_info.h"
+#include "muster/net/secret.h"
+
+namespace muster {
+
+class CoordinatorState {
+ public:
+  using SessionId = uint64_t;
+  using Time = Deadline::Clock::time_point;
+
+  struct Options {
+    std::string job_id;
+    std::string secret;
+    TaskSet tasks;
+    std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
+    LossPolicy loss_policy = LossPolicy::kAbort;
+  };
+
+  struct Actions {
+    std::function<void(SessionId, proto::FromCoordinator)> send;
+    std::function<void(SessionId)> close;  ///< after what was sent has gone out
+  };
+
+  CoordinatorState(Options options, Actions actions);
+
+  void connected(SessionId session, std::string peer, Time now);
+  void received(SessionId session, const proto::FromMember& message, Time now);
+  void disconnected(SessionId session, Time now);
+
+  /// Expires handshakes, heartbeats and requests, and says each few seconds who is missing. Call it often.
+  void tick(Time now);
+
+  void abort(const std::string& reason, std::optional<TaskName> by);
+
+  /// The launcher saw a task's process end, in whatever way. Nothing happens when it has left.
+  void exited(const TaskName& task, const std::string& how);
+
+  using AbortRecord = Coordinator::AbortRecord;
+  const std::optional<AbortRecord>& aborted() const { return aborted_; }
+
+  /// All workers have left.
+  bool finished() const { return finished_; }
+
+  /// No session is open: nobody needs the coordinator any more.
+  bool idle() const { return sessions_.empty(); }
+
+  /// Expected tasks that have not joined yet, and tasks that are connected now.
+  std::vector<std::string> missing() const;
+  std::vector<std::string> present() const;
+
+ private:
+  enum class Stage { kConnected, kChallenged, kMember, kClosing };
+  struct Session {
+    Stage stage = Stage::kConnected;
+    std::string peer;
+    std::string server_nonce;
+    proto::Hello hello;
+    TaskInfo self;
+    Time opened;
+    Time last_heard;
+  };
+  enum class Phase { kAbsent, kJoined, kLost, kLeft };
+  struct TaskState {
+    Phase phase = Phase::kAbsent;
+    SessionId session = 0;
+    TaskInfo info;
+    bool expected = false;  ///< part of the cluster, not an observer
+  };
+  struct Pending {
+    SessionId session = 0;
+    proto::Request request;
+    Time started;
+    std::optional<Time> deadline;
+  };
+
+  void on_hello(SessionId id, Session& session, const proto::Hello& hello);
+  void on_proof(SessionId id, Session& session, const proto::Proof& proof, Time now);
+  void on_request(SessionId id, const proto::Request& request, Time now);
+  void on_leave(SessionId id, Session& session, Time now);
+  void refuse(SessionId id, Session& session, const std::string& reason, bool other_job = false);
+  void turn_away(SessionId id, Session& session, const std::string& reason, bool other_job);
+
+  std::optional<std::string> reason_to_refuse(const Session& session) const;
+  void announce_if_complete();
+  void lose(SessionId id, Session& session, const std::string& how, Time now);
+  void drop_requests_of(SessionId id);
+  void settle_barriers();
+  void check_finished();
+  void reply(const Pending& pending, proto::Reply::Code code, const std::string& message,
+             const std::string& value = "");
+  std::string what_is_missing(const Pending& pending, Time now) const;
+  std::vector<TaskName> participants(const proto::Barrier& barrier) const;
+  std::string challenge_of(const Session& session, const char* role) const;
+  void broadcast(const proto::FromCoordinator& message);
+  std::string joined_count() const;
+
+  const Options options_;
+  const Secret secret_;
+  const Actions actions_;
+  std::map<SessionId, Session> sessions_;
+  std::map<TaskName, TaskState> tasks_;
+  std::map<std::string, std::string> values_;
+  std::vector<Pending> pending_;
+  std::optional<AbortRecord> aborted_;
+  bool assembled_ = false;
+  bool finished_ = false;
+  std::optional<Time> last_reminder_;
+};
+
+}  // namespace muster

@@ -1,0 +1,389 @@
+#include "muster/cluster/coordinator_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/cluster/protocol.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Greeting {
+  std::string secret = "s";
+  std::string job_id = "j";
+  std::string address = "10.0.0.1:1";
+  std::string host = "host-a";
+  int incarnation = 0;
+  bool observer = false;
+  std::optional<TaskSet> tasks;
+};
+
+// The state with the clock in the test's hands; sent messages are kept by session.
+class CoordinatorStateTest : public ::testing::Test {
+ protected:
+  void make(TaskSet tasks, LossPolicy policy = LossPolicy::kAbort) {
+    state.emplace(CoordinatorState::Options{.job_id = "j",
+                                            .secret = "s",
+                                            .tasks = std::move(tasks),
+                                            .heartbeat_timeout = 10s,
+                                            .loss_policy = policy},
+                  CoordinatorState::Actions{.send =
+                                                [this](uint64_t id, proto::FromCoordinator message) {
+                                                  sent[id].push_back(std::move(message));
+                                                },
+                                            .close = [this](uint64_t id) { closed.insert(id); }});
+  }
+
+  uint64_t connect(const TaskName& name, const Greeting& greeting) {
+    const uint64_t id = ++last;
+    state->connected(id, "peer", now);
+    proto::FromMember message;
+    auto& hello = *message.mutable_hello();
+    hello.set_protocol(kProtocolVersion);
+    hello.set_job_id(greeting.job_id);
+    hello.set_nonce("n");
+    hello.set_observer(greeting.observer);
+    *hello.mutable_self() = to_proto(TaskInfo{.task = name,
+                                              .address = greeting.address,
+                                              .host_name = greeting.host,
+                                              .host_identity = greeting.host,
+                                              .pid = static_cast<int64_t>(100 + id),
+                                              .incarnation = greeting.incarnation});
+    for (const auto& [job, indices] : greeting.tasks.value_or(cluster)) {
+      for (const int index : indices) *hello.add_tasks() = to_proto(TaskName::of(job, index));
+    }
+    const proto::Hello copy = hello;
+    state->received(id, message, now);
+    if (sent[id].empty() || !sent[id].back().has_challenge()) return id;
+    proto::FromMember answer;
+    answer.mutable_proof()->set_proof(
+        Secret(greeting.secret).prove(challenge_text("member", copy, sent[id].back().challenge().nonce())));
+    state->received(id, answer, now);
+    return id;
+  }
+
+  uint64_t join(const std::string& job, int index, const Greeting& greeting = {}) {
+    return connect(TaskName::of(job, index), greeting);
+  }
+
+  void barrier(uint64_t id, const std::string& name, std::chrono::milliseconds timeout = 60s,
+               const std::string& job = "") {
+    proto::FromMember message;
+    auto& request = *message.mutable_request();
+    request.set_id(++last_request);
+    request.set_timeout_ms(timeout.count());
+    request.mutable_barrier()->set_name(name);
+    request.mutable_barrier()->set_job(job);
+    state->received(id, message, now);
+  }
+
+  void leave(uint64_t id) {
+    proto::FromMember message;
+    message.mutable_leave();
+    state->received(id, message, now);
+  }
+
+  void heartbeat(uint64_t id) {
+    proto::FromMember message;
+    message.mutable_heartbeat();
+    state->received(id, message, now);
+  }
+
+  const proto::FromCoordinator* find(uint64_t id, proto::FromCoordinator::WhatCase what) {
+    const proto::FromCoordinator* found = nullptr;
+    for (const auto& message : sent[id]) {
+      if (message.what_case() == what) found = &message;
+    }
+    return found;
+  }
+  std::string refusal(uint64_t id) {
+    const auto* message = find(id, proto::FromCoordinator::kRefusal);
+    return message != nullptr ? message->refusal().reason() : "";
+  }
+  std::string abort_reason(uint64_t id) {
+    const auto* message = find(id, proto::FromCoordinator::kAbort);
+    return message != nullptr ? message->abort().reason() : "";
+  }
+  const proto::Reply* reply(uint64_t id) {
+    const auto* message = find(id, proto::FromCoordinator::kReply);
+    return message != nullptr ? &message->reply() : nullptr;
+  }
+  bool assembled(uint64_t id) { return find(id, proto::FromCoordinator::kAssembled) != nullptr; }
+
+  TaskSet cluster = {{"worker", {0, 1}}};
+  std::optional<CoordinatorState> state;
+  std::map<uint64_t, std::vector<proto::FromCoordinator>> sent;
+  std::set<uint64_t> closed;
+  CoordinatorState::Time now = CoordinatorState::Time() + 1h;
+  uint64_t last = 0;
+  uint64_t last_request = 0;
+};
+
+TEST_F(CoordinatorStateTest, TheJobIsAssembledWhenTheLastTaskJoins) {
+  make(cluster);
+  const auto first = join("worker", 0);
+  EXPECT_FALSE(assembled(first));
+  EXPECT_THAT(state->missing(), ::testing::ElementsAre("/job:worker/task:1"));
+  const auto second = join("worker", 1);
+  EXPECT_TRUE(assembled(first));
+  ASSERT_TRUE(assembled(second));
+  EXPECT_EQ(find(second, proto::FromCoordinator::kAssembled)->assembled().tasks_size(), 2);
+}
+
+TEST_F(CoordinatorStateTest, AWrongSecretIsRefusedAndDoesNotJoin) {
+  make(cluster);
+  const auto stranger = join("worker", 0, {.secret = "wrong"});
+  EXPECT_THAT(refusal(stranger), HasSubstr("does not know the job's secret"));
+  EXPECT_TRUE(closed.contains(stranger));
+  EXPECT_EQ(find(stranger, proto::FromCoordinator::kWelcome), nullptr);
+  EXPECT_EQ(state->missing().size(), 2u);
+}
+
+TEST_F(CoordinatorStateTest, NothingWorksBeforeTheProof) {
+  make(cluster);
+  state->connected(50, "peer", now);
+  barrier(50, "b");
+  EXPECT_THAT(refusal(50), HasSubstr("greeting"));
+  EXPECT_EQ(reply(50), nullptr);
+}
+
+TEST_F(CoordinatorStateTest, ASecondTaskOfTheSameNameIsRefused) {
+  make(cluster);
+  const auto first = join("worker", 0);
+  const auto second = join("worker", 0);
+  EXPECT_THAT(refusal(second), HasSubstr("/job:worker/task:0 has already joined, as pid 101 on host host-a"));
+  EXPECT_EQ(refusal(first), "");
+}
+
+TEST_F(CoordinatorStateTest, StrangersToTheClusterAreRefused) {
+  make(cluster);
+  EXPECT_THAT(refusal(join("ps", 0)),
+              HasSubstr("no task /job:ps/task:0; it has /job:worker/task:0, /job:worker/task:1"));
+  EXPECT_THAT(refusal(join("worker", 0, {.job_id = "other"})),
+              HasSubstr("it belongs to job 'other', and this is job 'j'"));
+  EXPECT_THAT(refusal(join("worker", 0, {.tasks = TaskSet{{"worker", {0, 1, 2}}}})),
+              HasSubstr("a cluster of 3 worker, and this job has 2 worker"));
+}
+
+TEST_F(CoordinatorStateTest, ABarrierCompletesWhenAllAreInItAndCanBeUsedAgain) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  for (int round = 0; round < 2; ++round) {
+    sent.clear();
+    barrier(a, "x");
+    EXPECT_EQ(reply(a), nullptr);
+    barrier(b, "x");
+    ASSERT_NE(reply(a), nullptr);
+    EXPECT_EQ(reply(a)->code(), proto::Reply::OK);
+    EXPECT_EQ(reply(b)->code(), proto::Reply::OK);
+  }
+}
+
+TEST_F(CoordinatorStateTest, ABarrierOfOneJobDoesNotWaitForTheOthers) {
+  cluster = {{"ps", {0}}, {"worker", {0, 1}}};
+  make(cluster);
+  const auto server = join("ps", 0);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  barrier(a, "x", 60s, "worker");
+  barrier(b, "x", 60s, "worker");
+  EXPECT_EQ(reply(a)->code(), proto::Reply::OK);
+  barrier(server, "y", 60s, "worker");
+  EXPECT_EQ(reply(server)->code(), proto::Reply::INVALID_ARGUMENT);
+}
+
+TEST_F(CoordinatorStateTest, AnOverdueBarrierNamesWhoIsMissing) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  barrier(a, "start", 5s);
+  now += 4s;
+  heartbeat(b);
+  now += 1s;
+  state->tick(now);
+  ASSERT_NE(reply(a), nullptr);
+  EXPECT_EQ(reply(a)->code(), proto::Reply::DEADLINE_EXCEEDED);
+  EXPECT_THAT(reply(a)->message(), HasSubstr("barrier 'start' did not complete within 5.0 s: still missing "
+                                             "worker/1 (host host-a, pid 102), last heard of 1.0 s ago"));
+}
+
+TEST_F(CoordinatorStateTest, ABarrierWithATaskThatHasFinishedFailsAtOnce) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  barrier(a, "x");
+  leave(b);
+  EXPECT_EQ(reply(a)->code(), proto::Reply::PEER_LOST);
+  EXPECT_THAT(reply(a)->message(), HasSubstr("/job:worker/task:1 has already finished"));
+}
+
+TEST_F(CoordinatorStateTest, GetWaitsForPut) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  proto::FromMember get;
+  get.mutable_request()->set_id(1);
+  get.mutable_request()->set_timeout_ms(1000);
+  get.mutable_request()->mutable_get()->set_key("k");
+  state->received(a, get, now);
+  EXPECT_EQ(reply(a), nullptr);
+  proto::FromMember put;
+  put.mutable_request()->set_id(1);
+  put.mutable_request()->mutable_put()->set_key("k");
+  put.mutable_request()->mutable_put()->set_value(std::string("v\0w", 3));
+  state->received(b, put, now);
+  EXPECT_EQ(reply(a)->value(), std::string("v\0w", 3));
+  get.mutable_request()->mutable_get()->set_key("never");
+  state->received(b, get, now);
+  now += 1s;
+  state->tick(now);
+  EXPECT_THAT(reply(b)->message(), HasSubstr("nobody put the key 'never' within 1.0 s"));
+}
+
+TEST_F(CoordinatorStateTest, AClosedConnectionAbortsTheJobAndSaysWhere) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  barrier(b, "sync");
+  now += 400ms;
+  state->disconnected(b, now);
+  EXPECT_THAT(abort_reason(a),
+              AllOf(HasSubstr("worker/1 (host host-a, pid 102) was lost while it waited in barrier 'sync'"),
+                    HasSubstr("its connection closed; last heard of 0.4 s ago")));
+  ASSERT_TRUE(state->aborted());
+  EXPECT_EQ(state->aborted()->by, TaskName::of("worker", 1));
+}
+
+TEST_F(CoordinatorStateTest, SilencePastTheLimitIsALossAndHeartbeatsPreventIt) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  for (int i = 0; i < 5; ++i) {
+    now += 3s;
+    heartbeat(a);
+    if (i < 2) heartbeat(b);
+    state->tick(now);
+  }
+  EXPECT_EQ(abort_reason(a), "");
+  now += 2s;
+  state->tick(now);
+  EXPECT_THAT(abort_reason(a),
+              HasSubstr("worker/1 (host host-a, pid 102) was lost: it was silent for longer than 10.0 s"));
+  EXPECT_THAT(refusal(b), HasSubstr("gave up on this task"));
+}
+
+TEST_F(CoordinatorStateTest, AnAbortIsStickyAndTurnsLateJoinersAway) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  proto::FromMember message;
+  message.mutable_abort()->set_reason("the loss is not a number");
+  state->received(a, message, now);
+  EXPECT_THAT(abort_reason(a), HasSubstr("worker/0 (host host-a, pid 101): the loss is not a number"));
+  state->abort("a second reason", std::nullopt);
+  EXPECT_THAT(state->aborted()->reason, HasSubstr("not a number"));
+  EXPECT_THAT(refusal(join("worker", 1)), HasSubstr("the job was aborted: worker/0"));
+}
+
+TEST_F(CoordinatorStateTest, ServersAreToldWhenAllWorkersHaveLeft) {
+  cluster = {{"ps", {0}}, {"worker", {0, 1}}};
+  make(cluster);
+  const auto server = join("ps", 0);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  leave(a);
+  EXPECT_EQ(find(server, proto::FromCoordinator::kFinished), nullptr);
+  leave(b);
+  EXPECT_NE(find(server, proto::FromCoordinator::kFinished), nullptr);
+  EXPECT_TRUE(state->finished());
+  state->disconnected(server, now);
+  EXPECT_FALSE(state->aborted());
+}
+
+TEST_F(CoordinatorStateTest, ALostTaskMayRejoinWhenThePolicySaysSo) {
+  make(cluster, LossPolicy::kRejoin);
+  const auto a = join("worker", 0);
+  const auto b = join("worker", 1);
+  barrier(b, "x");
+  state->disconnected(b, now);
+  EXPECT_FALSE(state->aborted());
+  barrier(a, "x");
+  EXPECT_EQ(reply(a), nullptr) << "the arrival of the dead incarnation must not count";
+  const auto again = join("worker", 1, {.incarnation = 1});
+  EXPECT_TRUE(assembled(again));
+  barrier(again, "x");
+  EXPECT_EQ(reply(a)->code(), proto::Reply::OK);
+}
+
+TEST_F(CoordinatorStateTest, ANewIncarnationReplacesOneWhoseDeathWasNotNoticed) {
+  make(cluster, LossPolicy::kRejoin);
+  join("worker", 0);
+  const auto old = join("worker", 1);
+  const auto again = join("worker", 1, {.incarnation = 1});
+  EXPECT_EQ(refusal(again), "");
+  EXPECT_TRUE(closed.contains(old));
+  state->disconnected(old, now);
+  now += 1s;
+  barrier(again, "x");
+  EXPECT_EQ(state->present().size(), 2u);
+}
+
+TEST_F(CoordinatorStateTest, SeveralHostsOnALoopbackAddressAreAnError) {
+  make(cluster);
+  const auto a = join("worker", 0, {.address = "10.0.0.1:1", .host = "host-a"});
+  join("worker", 1, {.address = "127.0.0.1:1", .host = "host-b"});
+  EXPECT_THAT(abort_reason(a), AllOf(HasSubstr("worker/1 (host host-b"),
+                                     HasSubstr("loopback address 127.0.0.1:1"), HasSubstr("--interface")));
+}
+
+TEST_F(CoordinatorStateTest, OneHostOnLoopbackIsFine) {
+  make(cluster);
+  const auto a = join("worker", 0, {.address = "127.0.0.1:1"});
+  join("worker", 1, {.address = "127.0.0.1:2"});
+  EXPECT_TRUE(assembled(a));
+  EXPECT_FALSE(state->aborted());
+}
+
+TEST_F(CoordinatorStateTest, AHalfOpenClientIsDropped) {
+  make(cluster);
+  state->connected(50, "peer", now);
+  now += 6s;
+  state->tick(now);
+  EXPECT_TRUE(closed.contains(50));
+  EXPECT_FALSE(state->aborted());
+}
+
+TEST_F(CoordinatorStateTest, AProcessThatEndsBeforeItJoinsIsReportedToThoseWhoWait) {
+  make(cluster);
+  state->exited(TaskName::of("worker", 1), "exited with code 3");
+  EXPECT_FALSE(state->aborted()) << "nobody waits yet";
+  const auto a = join("worker", 0);
+  state->exited(TaskName::of("worker", 1), "exited with code 3");
+  EXPECT_THAT(abort_reason(a), HasSubstr("worker/1 exited with code 3 before it joined"));
+}
+
+TEST_F(CoordinatorStateTest, AnEvaluatorComesAndGoesWithoutConsequence) {
+  make(cluster);
+  const auto a = join("worker", 0);
+  const auto evaluator = join("evaluator", 0, {.observer = true});
+  EXPECT_EQ(refusal(evaluator), "");
+  state->disconnected(evaluator, now);
+  EXPECT_EQ(abort_reason(a), "");
+  EXPECT_EQ(state->missing().size(), 1u);
+}
+
+TEST_F(CoordinatorStateTest, ALostLauncherEndsTheJob) {
+  make(cluster, LossPolicy::kRejoin);
+  const auto a = join("worker", 0);
+  const auto launcher = join("launcher", 1, {.host = "host-b", .observer = true});
+  state->disconnected(launcher, now);
+  EXPECT_THAT(abort_reason(a), HasSubstr("launcher/1 (host host-b"));
+}
+
+}  // namespace
+}  // namespace muster

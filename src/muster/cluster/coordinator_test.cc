@@ -1,0 +1,296 @@
+// The coordinator and its members over real sockets, as threads of one process. tests/ has the same with
+// processes.
+
+#include "muster/cluster/coordinator.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+#include "muster/cluster/coordinator.grpc.pb.h"
+#include "muster/cluster/member.h"
+#include "muster/testing/thread_cluster.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+Deadline soon() {
+  return Deadline::after(30s);
+}
+
+TaskSet workers(int count) {
+  TaskSet tasks;
+  for (int i = 0; i < count; ++i) tasks["worker"].push_back(i);
+  return tasks;
+}
+
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  void start(TaskSet tasks, std::chrono::milliseconds heartbeat_timeout = 10s) {
+    cluster = tasks;
+    coordinator.emplace(Coordinator::Options{.listen = {{"127.0.0.1", 0}},
+                                             .job_id = "test",
+                                             .secret = "secret",
+                                             .tasks = std::move(tasks),
+                                             .heartbeat_timeout = heartbeat_timeout});
+  }
+
+  Member::Options options(const std::string& job, int index) {
+    return {.coordinator = {coordinator->address()},
+            .job_id = "test",
+            .secret = "secret",
+            .task = TaskName::of(job, index),
+            .tasks = cluster,
+            .address = "127.0.0.1:" + std::to_string(1000 + index)};
+  }
+
+  TaskSet cluster;
+  std::optional<Coordinator> coordinator;
+};
+
+TEST_F(CoordinatorTest, TasksMeetExchangeValuesAndLeave) {
+  start(workers(4));
+  const auto errors = run_ranks(4, 60s, [&](int rank) {
+    Member member(options("worker", rank), soon());
+    const auto tasks = member.wait_assembled(soon());
+    ASSERT_EQ(tasks.size(), 4u);
+    EXPECT_EQ(tasks[2].task, TaskName::of("worker", 2));
+    EXPECT_EQ(tasks[2].address, "127.0.0.1:1002");
+    member.put("from/" + std::to_string(rank), std::string(1000, static_cast<char>('a' + rank)), soon());
+    for (int peer = 0; peer < 4; ++peer) {
+      EXPECT_EQ(member.get("from/" + std::to_string(peer), soon()),
+                std::string(1000, static_cast<char>('a' + peer)));
+    }
+    for (int round = 0; round < 20; ++round) member.barrier("round", soon());
+    member.leave(soon());
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_TRUE(coordinator->wait_idle(soon()));
+  EXPECT_FALSE(coordinator->aborted());
+}
+
+TEST_F(CoordinatorTest, ABarrierHoldsEveryoneUntilTheLastHasCome) {
+  start(workers(3));
+  std::atomic<int> arrived = 0;
+  const auto errors = run_ranks(3, 60s, [&](int rank) {
+    Member member(options("worker", rank), soon());
+    for (int round = 1; round <= 10; ++round) {
+      ++arrived;
+      member.barrier("round", soon());
+      EXPECT_GE(arrived, 3 * round);
+      member.barrier("next", soon());
+    }
+    member.leave(soon());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_F(CoordinatorTest, AWrongSecretIsRefusedWithAClearError) {
+  start(workers(1));
+  auto wrong = options("worker", 0);
+  wrong.secret = "guess";
+  try {
+    Member member(wrong, soon());
+    FAIL();
+  } catch (const Refused& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("refused /job:worker/task:0"), HasSubstr("does not know the job's secret")));
+  }
+}
+
+// Takes every proof, and can't give one of its own.
+class Impostor final : public proto::CoordinatorService::Service {
+  grpc::Status Attach(grpc::ServerContext*,
+                      grpc::ServerReaderWriter<proto::FromCoordinator, proto::FromMember>* stream) override {
+    proto::FromMember incoming;
+    proto::FromCoordinator challenge;
+    challenge.mutable_challenge()->set_nonce("nonce");
+    proto::FromCoordinator welcome;
+    welcome.mutable_welcome()->set_proof(std::string(32, 'x'));
+    stream->Read(&incoming);
+    stream->Write(challenge);
+    stream->Read(&incoming);
+    stream->Write(welcome);
+    while (stream->Read(&incoming)) continue;
+    return grpc::Status::OK;
+  }
+};
+
+TEST_F(CoordinatorTest, ACoordinatorThatDoesNotKnowTheSecretIsNotTrusted) {
+  Impostor service;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  start(workers(1));
+  auto member = options("worker", 0);
+  member.coordinator = {{"127.0.0.1", port}};
+  try {
+    Member joined(member, soon());
+    FAIL();
+  } catch (const Refused& error) {
+    EXPECT_THAT(error.what(), HasSubstr("does not know the job's secret itself"));
+  }
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST_F(CoordinatorTest, AnAbortReachesEveryPendingAndLaterCall) {
+  start(workers(3));
+  std::atomic<int> told = 0;
+  const auto errors = run_ranks(3, 60s, [&](int rank) {
+    auto mine = options("worker", rank);
+    mine.on_failure = [&](const std::string& reason) {
+      EXPECT_THAT(reason, HasSubstr("no more disk"));
+      ++told;
+    };
+    Member member(mine, soon());
+    member.wait_assembled(soon());
+    if (rank == 2) {
+      member.abort("no more disk");
+    } else {
+      EXPECT_THROW(member.get("never", Deadline::never()), Aborted);
+    }
+    EXPECT_THROW(member.barrier("later", soon()), Aborted);
+    while (told < 3) std::this_thread::sleep_for(1ms);
+    member.put("x", "y", soon());
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("the job was aborted: worker/2"));
+  EXPECT_EQ(told, 3);
+  EXPECT_EQ(coordinator->aborted()->by, TaskName::of("worker", 2));
+}
+
+TEST_F(CoordinatorTest, AMemberThatVanishesIsNamedToTheOthers) {
+  start(workers(2));
+  std::promise<void> gone;
+  const auto errors = run_ranks(2, 60s, [&](int rank) {
+    Member member(options("worker", rank), soon());
+    member.wait_assembled(soon());
+    if (rank == 1) return;  // destroyed without leaving
+    member.barrier("never", Deadline::never());
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker/1 (host"), HasSubstr("was lost")));
+}
+
+TEST_F(CoordinatorTest, MembersNoticeThatTheCoordinatorIsGone) {
+  start(workers(1));
+  Member member(options("worker", 0), soon());
+  auto waiting = std::async(std::launch::async, [&] { member.get("never", Deadline::never()); });
+  member.barrier("here", soon());
+  coordinator.reset();
+  EXPECT_THROW(waiting.get(), PeerLost);
+  EXPECT_THROW(member.barrier("later", soon()), PeerLost);
+}
+
+TEST_F(CoordinatorTest, AMemberMayComeBeforeTheCoordinator) {
+  start(workers(1));
+  const Address address = coordinator->address();
+  auto early = options("worker", 0);
+  coordinator.reset();
+  auto joining = std::async(std::launch::async, [&] {
+    Member member(early, soon());
+    member.leave(soon());
+  });
+  coordinator.emplace(
+      Coordinator::Options{.listen = {address}, .job_id = "test", .secret = "secret", .tasks = workers(1)});
+  EXPECT_NO_THROW(joining.get());
+}
+
+TEST_F(CoordinatorTest, NoCoordinatorInTimeIsADeadlineThatSaysWhere) {
+  start(workers(1));
+  auto lonely = options("worker", 0);
+  coordinator.reset();
+  try {
+    Member member(lonely, Deadline::after(300ms));
+    FAIL();
+  } catch (const DeadlineExceeded& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("/job:worker/task:0"), HasSubstr(lonely.coordinator.front().to_string())));
+  }
+}
+
+TEST_F(CoordinatorTest, OfSeveralAddressesTheOneThatServesTheJobIsFound) {
+  start(workers(1));
+  Coordinator other({.listen = {{"127.0.0.1", 0}}, .job_id = "other", .secret = "x", .tasks = workers(1)});
+  auto mine = options("worker", 0);
+  mine.coordinator = {other.address(), coordinator->address()};
+  Member member(mine, soon());
+  EXPECT_NO_THROW(member.leave(soon()));
+}
+
+TEST_F(CoordinatorTest, ATakenPortIsPassedOver) {
+  start(workers(1));
+  Coordinator second({.listen = {coordinator->address(), {"127.0.0.1", 0}},
+                      .job_id = "b",
+                      .secret = "x",
+                      .tasks = workers(1)});
+  EXPECT_NE(second.address(), coordinator->address());
+  EXPECT_THROW(
+      Coordinator({.listen = {coordinator->address()}, .job_id = "c", .secret = "x", .tasks = workers(1)}),
+      SystemError);
+}
+
+TEST_F(CoordinatorTest, ServersWaitForTheWorkers) {
+  TaskSet tasks = workers(2);
+  tasks["ps"] = {0};
+  start(tasks);
+  std::atomic<int> done = 0;
+  const auto errors = run_ranks(3, 60s, [&](int rank) {
+    Member member(rank == 2 ? options("ps", 0) : options("worker", rank), soon());
+    member.wait_assembled(soon());
+    if (rank == 2) {
+      member.wait_finished(soon());
+      EXPECT_EQ(done, 2);
+    } else {
+      ++done;
+    }
+    member.leave(soon());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_F(CoordinatorTest, GarbageAndSilentConnectionsDisturbNobody) {
+  start(workers(2));
+  std::vector<int> sockets;
+  std::mt19937 generator(3);
+  for (int i = 0; i < 60; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(coordinator->address().port));
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    std::string garbage(4096, '\0');
+    for (char& byte : garbage) byte = static_cast<char>(generator());
+    if (i % 3 == 0) (void)!write(fd, garbage.data(), garbage.size());
+    if (i % 3 == 1) (void)!write(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24);
+    sockets.push_back(fd);  // a third says nothing at all, and none hangs up
+  }
+  const auto errors = run_ranks(2, 60s, [&](int rank) {
+    Member member(options("worker", rank), soon());
+    member.barrier("all", soon());
+    member.leave(soon());
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_FALSE(coordinator->aborted());
+  for (const int fd : sockets) close(fd);
+}
+
+}  // namespace
+}  // namespace muster

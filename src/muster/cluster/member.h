@@ -1,0 +1,74 @@
+#pragma once
+
+// A task's membership of its job: the client of the Coordinator. It joins, proves the secret, keeps its
+// heartbeat, and offers key-value, barriers, abort and a clean end.
+//
+//   Member member({.coordinator = {address}, .job_id = "j", .secret = "s", .task = TaskName::of("worker", 1),
+//   ...}, deadline); auto tasks = member.wait_assembled(deadline);       // everybody is here
+//   member.barrier("start", deadline);
+//   member.leave(deadline);
+//
+// Thread-safe; each call blocks no longer than its deadline. An abort, a loss of the coordinator, or being
+// given up by it is sticky: pending and later calls throw the same error. A Member that is destroyed without
+// leave() counts as lost.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/cluster/identity.h"
+#include "muster/cluster/task_info.h"
+#include "muster/net/address.h"
+
+namespace muster {
+
+class Member {
+ public:
+  struct Options {
+    std::vector<Address> coordinator;  ///< where it may listen; tried in turn until one serves this job
+    std::string job_id;
+    std::string secret;
+    TaskName task;
+    TaskSet tasks;          ///< of the whole job; all members must have been told the same
+    std::string address;    ///< where this task can be reached, for the others
+    bool observer = false;  ///< not part of the cluster: launchers, evaluators
+    int incarnation = 0;
+    /// Called once, from a thread of the Member's, when the membership ends other than by leave(). May be
+    /// empty.
+    std::function<void(const std::string& reason)> on_failure;
+  };
+
+  /// Joins. Throws Refused (wrong secret, name taken, job aborted) with the coordinator's reason, and
+  /// DeadlineExceeded when no coordinator of this job answers in time.
+  Member(Options options, Deadline deadline);
+  ~Member();
+
+  /// Waits until all tasks have joined; gives what is known of each, in the order of their names.
+  std::vector<TaskInfo> wait_assembled(Deadline deadline);
+
+  void put(const std::string& key, const std::string& value, Deadline deadline);
+
+  /// Waits until somebody has put `key`.
+  std::string get(const std::string& key, Deadline deadline);
+
+  /// Waits until all tasks of `job` (empty: of the cluster) are in the barrier of this name. The name can be
+  /// used again afterwards.
+  void barrier(const std::string& name, Deadline deadline, const std::string& job = "");
+
+  /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or has been lost.
+  void abort(const std::string& reason);
+
+  /// Waits until all workers have left; for servers, which have nothing else to wait for.
+  void wait_finished(Deadline deadline);
+
+  /// This task is done. Nothing else may be called afterwards.
+  void leave(Deadline deadline);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster

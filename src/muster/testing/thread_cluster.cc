@@ -1,0 +1,54 @@
+#include "muster/testing/thread_cluster.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "muster/base/deadline.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster::testing {
+
+std::vector<std::string> run_ranks(int ranks, std::chrono::milliseconds limit,
+                                   const std::function<void(int)>& body) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<bool> ended(static_cast<size_t>(ranks));
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const ScopedLogTask task(fmt::format("rank/{}", rank));
+      std::string error;
+      try {
+        body(rank);
+      } catch (const std::exception& thrown) {
+        error = thrown.what();
+        if (error.empty()) error = "an exception without a message";
+      }
+      const std::lock_guard lock(mutex);
+      errors[static_cast<size_t>(rank)] = error;
+      ended[static_cast<size_t>(rank)] = true;
+      changed.notify_all();
+    });
+  }
+  {
+    std::unique_lock lock(mutex);
+    const auto deadline = Deadline::after(limit);
+    const auto all_ended = [&] { return std::find(ended.begin(), ended.end(), false) == ended.end(); };
+    if (!changed.wait_until(lock, deadline.time_point(), all_ended)) {
+      std::string hanging;
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (!ended[static_cast<size_t>(rank)]) hanging += fmt::format(" {}", rank);
+      }
+      MUSTER_CHECK(false, "ranks{} did not end within {}", hanging, format_seconds(limit));
+    }
+  }
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+}  // namespace muster::testing
