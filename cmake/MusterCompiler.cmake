@@ -19,5 +19,8 @@ if(MUSTER_SANITIZE)
   endif()
 endif()
 
+# Everywhere or nowhere: a precompiled header is rejected when it was made without.
+add_compile_options(-pthread)
+
 # A program that uses no tensor does not load libtorch.
 add_link_options(LINKER:--as-needed)

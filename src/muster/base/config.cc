@@ -1,6 +1,8 @@
 #include "muster/base/config.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@ struct Setting {
   std::function<std::string(const Config&)> print;
   const char* expected = "";
   bool has_flag = true;
+  bool is_secret = false;
 };
 
 Setting text_setting(const char* name, std::string Config::*field, const char* help) {
@@ -119,7 +122,7 @@ const std::vector<Setting>& settings() {
     for (auto& setting : *made) {
       if (std::string(setting.name) == "secret") {
         setting.has_flag = false;
-        setting.print = [](const Config& config) { return config.secret.empty() ? "" : "(set)"; };
+        setting.is_secret = true;
       }
     }
     return made;
@@ -137,9 +140,10 @@ std::string variable_of(const Setting& setting) {
 
 }  // namespace
 
-void Config::add_flags(CLI::App& app) {
+void Config::add_flags(CLI::App& app, const std::vector<std::string>& names) {
   for (const auto& setting : settings()) {
     if (!setting.has_flag) continue;
+    if (!names.empty() && std::find(names.begin(), names.end(), setting.name) == names.end()) continue;
     const std::string flag = std::string("--") + setting.name;
     app.add_option_function<std::string>(
            flag,
@@ -176,12 +180,26 @@ void Config::read_environment(Environment variables) {
   }
 }
 
+void Config::export_to(Environment& variables) const {
+  const Config defaults;
+  for (const auto& setting : settings()) {
+    const std::string text = setting.print(*this);
+    if (text == setting.print(defaults)) {
+      variables.unset(variable_of(setting));
+    } else {
+      variables.set(variable_of(setting), text);
+    }
+  }
+}
+
 std::string Config::to_string() const {
   std::string result;
   for (const auto& setting : settings()) {
     const auto source = sources_.find(setting.name);
-    result += fmt::format("{:<18} {:<32} {}\n", setting.name, setting.print(*this),
-                          source == sources_.end() ? "default" : source->second);
+    const std::string text = setting.print(*this);
+    result +=
+        fmt::format("{:<18} {:<32} {}\n", setting.name, setting.is_secret && !text.empty() ? "(set)" : text,
+                    source == sources_.end() ? "default" : source->second);
   }
   return result;
 }

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "muster/base/environment.h"
 #include "muster/base/log.h"
@@ -42,12 +43,17 @@ class Config {
   /// The variables of this process, for the identity that other launchers give.
   Environment environment;
 
-  /// Adds a flag for each setting to the program's own. The Config must outlive the parsing of `app`.
-  void add_flags(CLI::App& app);
+  /// Adds a flag for each setting, or for those named, to the program's own. The Config must outlive the
+  /// parsing of `app`.
+  void add_flags(CLI::App& app, const std::vector<std::string>& names = {});
 
   /// Fills what no flag has set. Throws InvalidArgument for a malformed value and for an unknown MUSTER_*
   /// variable.
   void read_environment(Environment variables);
+
+  /// Sets the variable of each setting that differs from its default, and removes the others: a process
+  /// started with these reads the same.
+  void export_to(Environment& variables) const;
 
   /// One setting a line: name, value, source. The secret is shown as set or not.
   std::string to_string() const;

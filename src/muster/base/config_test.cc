@@ -70,6 +70,27 @@ TEST(Config, TheSecretIsNeitherAFlagNorPrinted) {
   EXPECT_THAT(config.to_string(), Not(HasSubstr("hunter2")));
 }
 
+TEST(Config, WhatIsExportedReadsBackAsTheSame) {
+  const auto config =
+      read({"--heartbeat-timeout", "250ms", "--progress", "live"}, {{"MUSTER_SECRET", "hunter2"}});
+  Environment variables{{"MUSTER_TASK", "stale"}, {"HOME", "/h"}};
+  config.export_to(variables);
+  EXPECT_EQ(variables.names_with_prefix("MUSTER_"),
+            (std::vector<std::string>{"MUSTER_HEARTBEAT_TIMEOUT", "MUSTER_PROGRESS", "MUSTER_SECRET"}));
+  const auto again = read({}, variables);
+  EXPECT_EQ(again.heartbeat_timeout, 250ms);
+  EXPECT_EQ(again.progress, ProgressStyle::kLive);
+  EXPECT_EQ(again.secret, "hunter2");
+}
+
+TEST(Config, AProgramMayTakeOnlySomeOfTheFlags) {
+  Config config;
+  CLI::App app;
+  config.add_flags(app, {"job-id"});
+  EXPECT_NE(app.get_option_no_throw("--job-id"), nullptr);
+  EXPECT_EQ(app.get_option_no_throw("--task"), nullptr);
+}
+
 TEST(Config, PrintsEverySettingWithItsSource) {
   const auto text = read({"--task", "/job:ps/task:0"}, {{"MUSTER_JOB_ID", "j1"}}).to_string();
   EXPECT_THAT(text, HasSubstr("/job:ps/task:0"));

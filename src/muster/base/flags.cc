@@ -26,15 +26,17 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> subcommands;
   for (const CLI::App* subcommand : where.get_subcommands({})) subcommands.push_back(subcommand->get_name());
 
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
-    for (const auto& word : app.remaining(true)) {
-      if (word.starts_with("-")) {
-        const std::string flag = word.substr(0, word.find('='));
-        return fmt::format("{} is not a flag of this program{}", flag, suggestion(flag, known));
-      }
-      return fmt::format("'{}' was not expected{}", word, suggestion(word, subcommands));
-    }
+  const auto unknown = app.remaining(/*recurse=*/true);
+  for (const auto& word : unknown) {
+    if (!word.starts_with("-") || word == "--") continue;
+    const std::string flag = word.substr(0, word.find('='));
+    std::string hint = suggestion(flag, known);
+    if (hint.empty() && where.get_option_no_throw("program") != nullptr)
+      hint = "; the program and its arguments come after --";
+    return fmt::format("{} is not a flag here{}", flag, hint);
   }
+  if (!unknown.empty())
+    return fmt::format("'{}' was not expected{}", unknown.front(), suggestion(unknown.front(), subcommands));
   return error.what();
 }
 

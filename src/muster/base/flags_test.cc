@@ -44,8 +44,29 @@ TEST(ParseFlags, AMisspeltFlagIsNamedWithTheNearest) {
   app.add_option("--epochs", epochs, "passes over the data");
   const auto result = parse(app, {"--epohcs=3"});
   EXPECT_EQ(result.code, 2);
-  EXPECT_NE(result.errors.find("--epohcs is not a flag of this program; did you mean --epochs?"),
-            std::string::npos)
+  EXPECT_NE(result.errors.find("--epohcs is not a flag here; did you mean --epochs?"), std::string::npos)
+      << result.errors;
+}
+
+TEST(ParseFlags, AMisspeltCommandIsNamedWithTheNearest) {
+  CLI::App app{"test"};
+  app.require_subcommand(1);
+  app.add_subcommand("run", "runs");
+  const auto result = parse(app, {"rnu"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.errors.find("'rnu' was not expected; did you mean run?"), std::string::npos)
+      << result.errors;
+}
+
+TEST(ParseFlags, AMisspeltFlagOfACommandIsFoundBeforeTheWordsAfterIt) {
+  CLI::App app{"test"};
+  auto* run = app.add_subcommand("run", "runs");
+  int workers = 0;
+  std::vector<std::string> program;
+  run->add_option("--workers", workers);
+  run->add_option("program", program);
+  const auto result = parse(app, {"run", "--wrokers", "2", "--", "ls"});
+  EXPECT_NE(result.errors.find("--wrokers is not a flag here; did you mean --workers?"), std::string::npos)
       << result.errors;
 }
 

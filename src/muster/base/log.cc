@@ -20,8 +20,8 @@ thread_local std::string thread_task;
 struct ProcessLog {
   std::mutex mutex;
   std::string task = "-";  // protected by mutex
+  LogSink sink;            // protected by mutex
   std::atomic<LogLevel> level{LogLevel::kInfo};
-  std::atomic<LogSink> sink{nullptr};
 };
 
 ProcessLog& process_log() {
@@ -48,9 +48,10 @@ class LineSink : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    if (const LogSink instead = process_log().sink) {
-      instead({line.data(), line.size()});
-      return;
+    {
+      auto& log = process_log();
+      const std::lock_guard lock(log.mutex);
+      if (log.sink) return log.sink({line.data(), line.size()});
     }
     // One write a line: lines of several processes that share a pipe do not mix.
     const char* data = line.data();

@@ -7,6 +7,7 @@
 // Thread-safe. A line is written whole, in one write. The task is that of the thread (ScopedLogTask), else
 // that of the process (set_log_task), so that several tasks can live in one process and still be told apart.
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -35,8 +36,9 @@ class ScopedLogTask {
   std::string previous_;
 };
 
-/// Where lines go instead of standard error; for tests and for the launcher's own output. nullptr restores.
-using LogSink = void (*)(std::string_view line);
+/// Where lines go instead of standard error; for tests and for the launcher's own output. An empty one
+/// restores. It is called under the log's lock: it must not log.
+using LogSink = std::function<void(std::string_view line)>;
 void set_log_sink(LogSink sink);
 
 void flush_log();

@@ -237,8 +237,8 @@ const Address& Coordinator::address() const {
   return impl_->address();
 }
 
-void Coordinator::abort(const std::string& reason) {
-  impl_->with_state([&](CoordinatorState& state) { state.abort(reason, std::nullopt); });
+void Coordinator::abort(const std::string& reason, std::optional<TaskName> by) {
+  impl_->with_state([&](CoordinatorState& state) { state.abort(reason, std::move(by)); });
 }
 
 void Coordinator::exited(const TaskName& task, const std::string& how) {

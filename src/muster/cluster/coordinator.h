@@ -48,8 +48,9 @@ class Coordinator {
 
   const Address& address() const;
 
-  /// Tells every task that the job is over, and why. Sticky: the first reason stays.
-  void abort(const std::string& reason);
+  /// Tells every task that the job is over, why, and through which task if it was one. Sticky: the first
+  /// reason stays.
+  void abort(const std::string& reason, std::optional<TaskName> by = {});
 
   /// Says that a task's process has ended ("exited with code 3"), as its launcher saw it: a task that others
   /// wait for and that will never join aborts the job.

@@ -290,6 +290,18 @@ int Identity::count(const std::string& job) const {
   return found == tasks.end() ? 0 : static_cast<int>(found->second.size());
 }
 
+void forget_launchers(Environment& environment) {
+  for (const char* prefix : {"OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"}) {
+    for (const auto& name : environment.names_with_prefix(prefix)) environment.unset(name);
+  }
+  for (const char* name :
+       {"MUSTER_TASK", "MUSTER_CLUSTER", "MUSTER_COORDINATOR", "MUSTER_RESTART_COUNT", "TF_CONFIG", "RANK",
+        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MPI_LOCALNRANKS",
+        "MPI_LOCALRANKID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_ID"}) {
+    environment.unset(name);
+  }
+}
+
 Identity find_identity(const Config& config) {
   const auto& environment = config.environment;
   std::vector<Identity> found;

@@ -45,4 +45,7 @@ struct Identity {
 /// without a way to find the chief (with the remedy).
 Identity find_identity(const Config& config);
 
+/// Removes the variables by which any launcher gives an identity, for a process that is to get another one.
+void forget_launchers(Environment& environment);
+
 }  // namespace muster

@@ -16,6 +16,7 @@
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
+#include "muster/cluster/identity.h"
 
 namespace muster::testing {
 namespace {
@@ -23,13 +24,7 @@ namespace {
 // A test run that was itself started by a launcher must not lend its tasks that identity.
 Environment clean_environment() {
   auto environment = Environment::of_process();
-  for (const char* prefix : {"MUSTER_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_"}) {
-    for (const auto& name : environment.names_with_prefix(prefix)) environment.unset(name);
-  }
-  for (const char* name :
-       {"TF_CONFIG", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
-    environment.unset(name);
-  }
+  forget_launchers(environment);
   return environment;
 }
 

@@ -1,0 +1,60 @@
+#pragma once
+
+// The progress of a long piece of work, on standard error: a line that rewrites itself on a terminal, and a
+// plain line each few seconds elsewhere.
+//
+//   Progress progress(config.progress, steps);
+//   for (...) progress.update(step, "loss 0.0812  3214 samples/s");
+//   progress.finish();
+//
+//   [=========>          ]  47%  loss 0.0812  3214 samples/s  0:21 left
+//
+// A live line ends in a carriage return, without a newline: `muster run` keeps such a line at the bottom of
+// its own output. Not thread-safe: one thread reports.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "muster/base/config.h"
+#include "muster/base/deadline.h"
+
+namespace muster {
+
+class Progress {
+ public:
+  using Clock = Deadline::Clock;
+
+  /// Writes to standard error; kAuto is live when that is a terminal.
+  Progress(ProgressStyle style, int64_t total);
+
+  /// For tests: where to write, and what time it is.
+  Progress(ProgressStyle style, int64_t total, std::function<void(std::string_view)> write,
+           std::function<Clock::time_point()> now);
+
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// `done` of `total` is done. Cheap when nothing is due to be printed.
+  void update(int64_t done, const std::string& text);
+
+  /// Clears the live line, so that what follows starts on a clean one.
+  void finish();
+
+ private:
+  std::string render(int64_t done, const std::string& text, Clock::time_point now) const;
+
+  const bool live_;
+  const bool off_;
+  const int64_t total_;
+  const std::function<void(std::string_view)> write_;
+  const std::function<Clock::time_point()> now_;
+  const Clock::time_point start_;
+  Clock::time_point next_;
+  bool line_is_shown_ = false;
+};
+
+}  // namespace muster

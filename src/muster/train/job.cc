@@ -1,0 +1,126 @@
+#include "muster/train/job.h"
+
+#include <unistd.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/net/host.h"
+#include "muster/net/interface.h"
+
+namespace muster {
+namespace {
+
+Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
+  return limit ? Deadline::after(*limit) : Deadline::never();
+}
+
+// Under launchers that know of no secret, the job's id keeps accidents apart, but not intruders.
+std::string secret_of(const Config& config, const Identity& identity) {
+  return config.secret.empty() ? "without a secret: " + identity.job_id : config.secret;
+}
+
+}  // namespace
+
+Job::Job(Config config) : config_(std::move(config)), identity_(find_identity(config_)) {
+  set_log_level(config_.log_level);
+  set_log_task(identity_.task.short_name());
+  if (identity_.alone()) {
+    const Host host = Host::local();
+    tasks_ = {{.task = identity_.task,
+               .address = "",
+               .host_name = host.name,
+               .host_identity = host.identity,
+               .pid = getpid()}};
+    return;
+  }
+  if (identity_.hosts_coordinator) host_coordinator();
+  join();
+}
+
+Job::~Job() = default;
+
+void Job::host_coordinator() {
+  std::vector<Address> listen = identity_.coordinator;
+  for (auto& address : listen) {
+    // A name may resolve to a loopback address on its own host, where nobody else would find us.
+    if (!is_loopback(address.host)) address.host = "::";
+  }
+  if (config_.secret.empty() && !is_loopback(identity_.coordinator.front().host)) {
+    log_warning(
+        "the job has no secret: whoever can reach this host can join it. Set MUSTER_SECRET to the same text "
+        "for every task");
+  }
+  coordinator_ =
+      std::make_unique<Coordinator>(Coordinator::Options{.listen = listen,
+                                                         .job_id = identity_.job_id,
+                                                         .secret = secret_of(config_, identity_),
+                                                         .tasks = identity_.tasks,
+                                                         .heartbeat_timeout = config_.heartbeat_timeout});
+}
+
+void Job::join() {
+  const auto deadline = Deadline::after(config_.join_timeout);
+  auto coordinator = identity_.coordinator;
+  if (coordinator_)
+    coordinator = {{is_loopback(coordinator.front().host) ? coordinator.front().host : "127.0.0.1",
+                    coordinator_->address().port}};
+  std::string address;
+  if (!identity_.cluster.empty() && !identity_.is_observer()) {
+    address = identity_.cluster.address(identity_.task).to_string();
+  } else {
+    const std::string host = config_.interface.empty()
+                                 ? address_towards(identity_.coordinator.front())
+                                 : choose_interface(list_interfaces(), config_.interface).address;
+    port_.emplace(host);
+    address = Address{host, port_->port()}.to_string();
+  }
+  member_ = std::make_unique<Member>(Member::Options{.coordinator = coordinator,
+                                                     .job_id = identity_.job_id,
+                                                     .secret = secret_of(config_, identity_),
+                                                     .task = identity_.task,
+                                                     .tasks = identity_.tasks,
+                                                     .address = address,
+                                                     .observer = identity_.is_observer(),
+                                                     .incarnation = config_.restart_count},
+                                     deadline);
+  tasks_ = member_->wait_assembled(deadline);
+}
+
+void Job::barrier(const std::string& name, const std::string& job,
+                  std::optional<std::chrono::milliseconds> limit) {
+  if (member_) member_->barrier(name, deadline_of(limit), job);
+}
+
+void Job::put(const std::string& key, const std::string& value) {
+  if (member_) {
+    member_->put(key, value, Deadline::never());
+  } else {
+    values_[key] = value;
+  }
+}
+
+std::string Job::get(const std::string& key, std::optional<std::chrono::milliseconds> limit) {
+  if (member_) return member_->get(key, deadline_of(limit));
+  const auto found = values_.find(key);
+  if (found == values_.end())
+    raise<DeadlineExceeded>("nobody put the key '{}', and in a job of one task nobody else will", key);
+  return found->second;
+}
+
+void Job::wait_for_workers() {
+  if (member_) member_->wait_finished(Deadline::never());
+}
+
+void Job::abort(const std::string& reason) {
+  if (member_) member_->abort(reason);
+}
+
+void Job::finish() {
+  if (!member_) return;
+  member_->leave(Deadline::after(config_.heartbeat_timeout));
+  if (!coordinator_) return;
+  coordinator_->wait_idle(Deadline::never());
+  if (const auto aborted = coordinator_->aborted()) throw Aborted("the job was aborted: " + aborted->reason);
+}
+
+}  // namespace muster

@@ -1,0 +1,466 @@
+#include "muster/launcher.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/tune.h"
+#include "muster/net/interface.h"
+#include "muster/net/secret.h"
+#include "muster/program.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+
+// When the job is aborted, tasks on Muster hear it themselves and end with a message; only then they are told
+// by signal.
+constexpr auto kDrainTime = 500ms;
+constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+
+std::string signal_name(int number) {
+  return fmt::format("SIG{}", sigabbrev_np(number));
+}
+
+std::vector<std::string> short_names(const std::vector<TaskName>& tasks) {
+  std::vector<std::string> names;
+  for (const auto& task : tasks) names.push_back(task.short_name());
+  return names;
+}
+
+}  // namespace
+
+struct Launcher::Shared {
+  std::mutex mutex;
+  std::optional<std::string> aborted;  // the reason
+  bool all_nodes_done = false;
+  std::thread waiter;  // in the launchers' barrier
+};
+
+Launcher::Launcher(LaunchOptions options)
+    : options_(std::move(options)),
+      program_(find_program(options_.command.front(),
+                            options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
+      config_(options_.config),
+      shared_(std::make_unique<Shared>()) {
+  options_.shape.tasks();  // throws if it can't be
+  if (options_.node < 0 || options_.node >= options_.shape.nodes) {
+    raise<InvalidArgument>("--node-rank {} is not between 0 and {} (--nnodes {})", options_.node,
+                           options_.shape.nodes - 1, options_.shape.nodes);
+  }
+  if (options_.shape.nodes > 1 && options_.config.coordinator.empty()) {
+    raise<InvalidArgument>(
+        "--nnodes {} needs --coordinator host:port, the same on every node: where node 0 listens",
+        options_.shape.nodes);
+  }
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int number : kSignals) sigaddset(&mask, number);
+  sigprocmask(SIG_BLOCK, &mask, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signals_ = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  const bool colours = !options_.config.environment.get("NO_COLOR");
+  output_ = std::make_unique<Output>(Output::Options{.out_is_terminal = colours && isatty(STDOUT_FILENO) == 1,
+                                                     .err_is_terminal = colours && isatty(STDERR_FILENO) == 1,
+                                                     .log_dir = options_.log_dir},
+                                     short_names(options_.shape.tasks_of_node(options_.node)));
+  set_log_level(options_.config.log_level);
+  set_log_task("launcher");
+  set_log_sink(
+      [this](std::string_view line) { output_->say(line.substr(0, line.find_last_not_of('\n') + 1)); });
+}
+
+Launcher::~Launcher() {
+  tasks_.clear();
+  member_.reset();
+  if (shared_->waiter.joinable()) shared_->waiter.join();
+  coordinator_.reset();
+  set_log_sink(nullptr);
+  close(signals_);
+  close(wake_);
+}
+
+int Launcher::run() {
+  prepare_tasks(meet_or_be_interrupted());
+  for (size_t i = 0; i < tasks_.size(); ++i) start(i);
+  while (any_running(/*workers_only=*/false) || stage_ == Stage::kRunning) poll_once();
+  return conclude();
+}
+
+// The other nodes may be long in coming, and the user may lose patience.
+ClusterSpec Launcher::meet_or_be_interrupted() {
+  auto meeting = std::async(std::launch::async, [this] {
+    const std::shared_ptr<void> wake(nullptr, [this](void*) { eventfd_write(wake_, 1); });
+    meet_nodes();
+    return exchange_addresses(task_host());
+  });
+  std::array<pollfd, 2> waits = {
+      {{.fd = signals_, .events = POLLIN, .revents = 0}, {.fd = wake_, .events = POLLIN, .revents = 0}}};
+  while (meeting.wait_for(0s) != std::future_status::ready) {
+    poll(waits.data(), waits.size(), 100);
+    signalfd_siginfo info{};
+    while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
+      if (info.ssi_signo == SIGCHLD) continue;
+      say(fmt::format("{}: no task was started yet", signal_name(static_cast<int>(info.ssi_signo))));
+      _exit(128 + static_cast<int>(info.ssi_signo));  // nothing has been started: there is nothing to end
+    }
+  }
+  return meeting.get();
+}
+
+// Node 0 hosts the coordinator; the launchers of all nodes join it as observers.
+void Launcher::meet_nodes() {
+  if (config_.job_id.empty()) config_.job_id = options_.shape.nodes > 1 ? "muster" : random_token();
+  if (config_.secret.empty()) {
+    if (options_.shape.nodes > 1) {
+      say("the job has no secret: whoever can reach the coordinator can join it; set MUSTER_SECRET to the "
+          "same text on every node");
+      config_.secret = "without a secret: " + config_.job_id;
+    } else {
+      config_.secret = random_token();
+    }
+  }
+  Address address =
+      config_.coordinator.empty() ? Address{"127.0.0.1", 0} : Address::parse(config_.coordinator);
+  if (options_.node == 0) {
+    Address listen = address;
+    if (!is_loopback(listen.host)) listen.host = "::";
+    coordinator_ = std::make_unique<Coordinator>(Coordinator::Options{
+        .listen = {listen},
+        .job_id = config_.job_id,
+        .secret = config_.secret,
+        .tasks = options_.shape.tasks(),
+        .heartbeat_timeout = config_.heartbeat_timeout,
+        .loss_policy = options_.max_restarts > 0 ? LossPolicy::kRejoin : LossPolicy::kAbort});
+    address.port = coordinator_->address().port;
+  }
+  config_.coordinator = address.to_string();
+  member_ = std::make_unique<Member>(Member::Options{.coordinator = {address},
+                                                     .job_id = config_.job_id,
+                                                     .secret = config_.secret,
+                                                     .task = TaskName::of("launcher", options_.node),
+                                                     .tasks = options_.shape.tasks(),
+                                                     .address = "",
+                                                     .observer = true,
+                                                     .on_failure =
+                                                         [this](const std::string& reason) {
+                                                           const std::lock_guard lock(shared_->mutex);
+                                                           shared_->aborted = reason;
+                                                           eventfd_write(wake_, 1);
+                                                         }},
+                                     Deadline::after(config_.join_timeout));
+}
+
+std::string Launcher::task_host() const {
+  if (!config_.interface.empty()) return choose_interface(list_interfaces(), config_.interface).address;
+  if (options_.shape.nodes == 1) return "127.0.0.1";
+  return address_towards(Address::parse(config_.coordinator));
+}
+
+// Every node reserves the ports of its own tasks and tells the others.
+ClusterSpec Launcher::exchange_addresses(const std::string& host) {
+  const auto& shape = options_.shape;
+  nlohmann::json mine;
+  mine["shape"] = fmt::format("--workers {} --ps {} --nnodes {}", shape.workers, shape.servers, shape.nodes);
+  for (const auto& task : shape.tasks_of_node(options_.node)) {
+    ports_.emplace_back(host);
+    mine["tasks"][task.to_string()] = Address{host, ports_.back().port()}.to_string();
+  }
+  ports_.emplace_back(host);
+  mine["master"] = Address{host, ports_.back().port()}.to_string();
+
+  const auto deadline = Deadline::after(config_.join_timeout);
+  const auto key = [](int node) { return fmt::format("muster/node/{}", node); };
+  member_->put(key(options_.node), mine.dump(), deadline);
+  std::map<std::string, ClusterSpec::Tasks> jobs;
+  for (int node = 0; node < shape.nodes; ++node) {
+    const auto theirs = nlohmann::json::parse(member_->get(key(node), deadline));
+    if (theirs["shape"] != mine["shape"]) {
+      raise<InvalidArgument>("the nodes were started differently: node {} with {}, node {} with {}", node,
+                             theirs["shape"].get<std::string>(), options_.node,
+                             mine["shape"].get<std::string>());
+    }
+    if (node == 0) master_ = Address::parse(theirs["master"].get<std::string>());
+    for (const auto& [name, address] : theirs["tasks"].items()) {
+      const auto task = TaskName::parse(name);
+      jobs[*task.job][*task.task] = Address::parse(address.get<std::string>());
+    }
+  }
+  return ClusterSpec(std::move(jobs));
+}
+
+void Launcher::prepare_tasks(const ClusterSpec& cluster) {
+  const auto names = options_.shape.tasks_of_node(options_.node);
+  Environment environment = config_.environment;
+  if (options_.tune) {
+    const auto cpu = CpuFeatures::detect();
+    std::string chosen;
+    for (const auto& [name, value] :
+         tuning(cpu, available_cores(), static_cast<int>(names.size()), environment)) {
+      environment.set(name, value);
+      chosen += fmt::format(" {}={}", name, value);
+    }
+    if (!chosen.empty()) say(fmt::format("tuned for {}:{} (--no-tune leaves all alone)", cpu.brand, chosen));
+  }
+  Config config = config_;
+  if (config.progress == ProgressStyle::kAuto) {
+    config.progress = isatty(STDERR_FILENO) == 1 ? ProgressStyle::kLive : ProgressStyle::kPlain;
+  }
+  for (const auto& name : names) {
+    tasks_.push_back({.name = name,
+                      .environment = environment_of_task(environment, config,
+                                                         {.task = name,
+                                                          .shape = options_.shape,
+                                                          .node = options_.node,
+                                                          .cluster = cluster,
+                                                          .master = master_})});
+  }
+}
+
+void Launcher::start(size_t index) {
+  Task& task = tasks_[index];
+  if (task.restarts > 0) task.environment.set("MUSTER_RESTART_COUNT", std::to_string(task.restarts));
+  task.process = std::make_unique<TaskProcess>(program_, options_.command, task.environment);
+  warden_.watch(task.process->pid());
+}
+
+size_t Launcher::index_of(const TaskName& name) const {
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    if (tasks_[i].name == name) return i;
+  }
+  return tasks_.size();
+}
+
+void Launcher::poll_once() {
+  std::vector<pollfd> waits = {{.fd = signals_, .events = POLLIN, .revents = 0},
+                               {.fd = wake_, .events = POLLIN, .revents = 0}};
+  std::vector<std::pair<size_t, int>> sources;
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    for (int stream = 0; stream < 2; ++stream) {
+      if (tasks_[i].process->pipe(stream) < 0) continue;
+      waits.push_back({.fd = tasks_[i].process->pipe(stream), .events = POLLIN, .revents = 0});
+      sources.emplace_back(i, stream);
+    }
+  }
+  auto next = Deadline::after(1s);
+  if (term_at_) next = next.earlier(*term_at_);
+  if (kill_at_) next = next.earlier(*kill_at_);
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next.remaining()).count();
+  if (poll(waits.data(), waits.size(), static_cast<int>(wait)) < 0 && errno != EINTR) {
+    raise<SystemError>("poll failed: {}", describe_errno(errno));
+  }
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (waits[i + 2].revents != 0) read_output(sources[i].first, sources[i].second);
+  }
+  read_signals();
+  reap();
+  check_done();
+  if (term_at_ && term_at_->expired()) {
+    term_at_.reset();
+    stop_tasks(SIGTERM);
+    kill_at_ = Deadline::after(options_.grace);
+  }
+  if (kill_at_ && kill_at_->expired()) {
+    kill_at_.reset();
+    for (const auto& task : tasks_) {
+      if (task.process->running())
+        say(fmt::format("{} did not end within {}; killing it", task.name.short_name(),
+                        format_seconds(options_.grace)));
+    }
+    stop_tasks(SIGKILL);
+  }
+}
+
+void Launcher::read_signals() {
+  signalfd_siginfo info{};
+  while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
+    const auto number = static_cast<int>(info.ssi_signo);
+    if (number == SIGCHLD) continue;
+    if (interrupted_) {  // the user means it
+      stop_tasks(SIGKILL);
+      continue;
+    }
+    interrupted_ = true;
+    say(fmt::format("{}: stopping {} tasks (again to kill them at once)", signal_name(number),
+                    tasks_.size()));
+    begin_stopping(128 + number, /*at_once=*/true);
+  }
+  eventfd_t ignored = 0;
+  eventfd_read(wake_, &ignored);
+}
+
+void Launcher::read_output(size_t index, int stream) {
+  TaskProcess& process = *tasks_[index].process;
+  std::array<char, 16384> buffer{};
+  while (true) {
+    const ssize_t size = read(process.pipe(stream), buffer.data(), buffer.size());
+    if (size > 0) {
+      output_->write(index, stream + 1, {buffer.data(), static_cast<size_t>(size)});
+      continue;
+    }
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    output_->close(index, stream + 1);
+    process.close_pipe(stream);
+    return;
+  }
+}
+
+void Launcher::reap() {
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    TaskProcess& process = *tasks_[i].process;
+    if (!process.running() || !process.reap()) continue;
+    warden_.forget(process.pid());
+    // What it wrote before it ended is in the pipes; its group is gone, so they end.
+    for (int stream = 0; stream < 2; ++stream) {
+      if (process.pipe(stream) >= 0) read_output(i, stream);
+    }
+    task_ended(i);
+  }
+}
+
+void Launcher::task_ended(size_t index) {
+  Task& task = tasks_[index];
+  const Exit exit = *task.process->exit();
+  const std::string name = task.name.short_name();
+  if (exit.ok()) {
+    if (coordinator_) coordinator_->exited(task.name, exit.describe());
+    return;
+  }
+  if (task.told_to_stop || stage_ == Stage::kFinishing) return;
+  const std::string what = fmt::format("{} (pid {}) {}", name, task.process->pid(), exit.describe());
+  if (stage_ == Stage::kRunning && task.restarts < options_.max_restarts) {
+    ++task.restarts;
+    say(fmt::format("{}; restarting it ({} of {})", what, task.restarts, options_.max_restarts));
+    return start(index);
+  }
+  say(what);
+  if (first_failure_) return;
+  first_failure_ = index;
+  if (stage_ != Stage::kRunning) return;
+  begin_stopping(exit.as_exit_code(), /*at_once=*/false);
+}
+
+bool Launcher::any_running(bool workers_only) const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+    return task.process->running() && (!workers_only || task.name.job != "ps");
+  });
+}
+
+void Launcher::check_done() {
+  std::optional<std::string> aborted;
+  bool all_nodes_done = false;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    aborted = shared_->aborted;
+    all_nodes_done = shared_->all_nodes_done;
+  }
+  if (stage_ != Stage::kRunning) return;
+  if (aborted) {
+    begin_stopping(1, /*at_once=*/false);
+  } else if (!any_running(/*workers_only=*/true)) {
+    if (options_.shape.nodes == 1 || all_nodes_done) {
+      begin_finishing();
+    } else if (!shared_->waiter.joinable()) {
+      shared_->waiter = std::thread([this] {
+        try {
+          member_->barrier("muster/launchers", Deadline::never(), "launcher");
+        } catch (const Error&) {
+          return;  // aborted: the launcher is told through its member
+        }
+        const std::lock_guard lock(shared_->mutex);
+        shared_->all_nodes_done = true;
+        eventfd_write(wake_, 1);
+      });
+    }
+  }
+}
+
+// Servers built on Muster hear from the coordinator that the workers are done; others are told by signal.
+void Launcher::begin_finishing() {
+  stage_ = Stage::kFinishing;
+  exit_code_ = 0;
+  if (any_running(/*workers_only=*/false)) term_at_ = Deadline::after(options_.grace);
+}
+
+void Launcher::begin_stopping(int exit_code, bool at_once) {
+  stage_ = Stage::kStopping;
+  if (!exit_code_) exit_code_ = exit_code;
+  term_at_ = Deadline::after(at_once ? 0ms : kDrainTime);
+  kill_at_.reset();
+  if (interrupted_) {
+    abort_job("the user stopped the job", std::nullopt);
+  } else if (first_failure_) {
+    const Task& task = tasks_[*first_failure_];
+    abort_job(fmt::format("{} {}", task.name.short_name(), task.process->exit()->describe()), task.name);
+  }
+}
+
+// Does nothing when the job is aborted already.
+void Launcher::abort_job(const std::string& reason, std::optional<TaskName> by) {
+  if (coordinator_) {
+    coordinator_->abort(reason, std::move(by));
+  } else {
+    member_->abort(reason);
+  }
+}
+
+void Launcher::stop_tasks(int signal) {
+  for (auto& task : tasks_) {
+    if (!task.process->running()) continue;
+    task.told_to_stop = true;
+    task.process->signal(signal);
+  }
+}
+
+int Launcher::conclude() {
+  std::optional<std::string> reason;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    reason = shared_->aborted;
+  }
+  if (!exit_code_ || *exit_code_ == 0) {
+    if (member_ && !reason) member_->leave(Deadline::after(config_.heartbeat_timeout));
+    if (coordinator_ && options_.shape.nodes > 1) coordinator_->wait_idle(Deadline::after(options_.grace));
+    return 0;
+  }
+  if (interrupted_) return *exit_code_;
+  // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
+  std::optional<size_t> culprit = first_failure_;
+  if (coordinator_) {
+    const auto aborted = coordinator_->aborted();
+    if (aborted && aborted->by) {
+      const size_t index = index_of(*aborted->by);
+      if (index < tasks_.size() && !tasks_[index].told_to_stop && !tasks_[index].process->exit()->ok())
+        culprit = index;
+    }
+  }
+  if (!culprit) {
+    say(fmt::format("the job failed: {}", reason.value_or("aborted")));
+    return *exit_code_;
+  }
+  const Task& task = tasks_[*culprit];
+  say(fmt::format("the job failed: {} {}", task.name.short_name(), task.process->exit()->describe()));
+  const auto lines = output_->last_lines(*culprit);
+  if (!lines.empty()) {
+    say(fmt::format("the last lines of {}:", task.name.short_name()));
+    for (const auto& line : lines) say("  " + line);
+  }
+  return task.process->exit()->as_exit_code();
+}
+
+}  // namespace muster

@@ -1,0 +1,110 @@
+#pragma once
+
+// The life of `muster run` on one node: meet the other nodes, start this node's tasks, watch them, and end
+// everything together.
+//
+//   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks
+//   running    output is shown; a task that fails is restarted while it may be
+//   finishing  all workers of the job are done: servers get a grace period to end by themselves
+//   stopping   a task failed, the job was aborted elsewhere, or the user wants it: TERM, then KILL after the
+//   grace period
+//
+// One thread: everything happens in one poll loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and read
+// from a descriptor.
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/base/config.h"
+#include "muster/cluster/coordinator.h"
+#include "muster/cluster/member.h"
+#include "muster/launch_plan.h"
+#include "muster/net/reserved_port.h"
+#include "muster/output.h"
+#include "muster/task_process.h"
+#include "muster/warden.h"
+
+namespace muster {
+
+struct LaunchOptions {
+  LaunchShape shape;
+  int node = 0;
+  std::vector<std::string> command;
+  std::filesystem::path log_dir;
+  int max_restarts = 0;
+  std::chrono::milliseconds grace{std::chrono::seconds(5)};
+  bool tune = true;
+  Config config;  ///< of the tasks: coordinator, job id, secret, interface, timeouts; and the environment
+};
+
+class Launcher {
+ public:
+  /// Make it before any thread. Throws InvalidArgument for options that can't work.
+  explicit Launcher(LaunchOptions options);
+  ~Launcher();
+
+  /// The exit code for `muster run`: 0, that of the task that failed, 128 + the signal that ended it or us,
+  /// or 1 when the job was aborted elsewhere.
+  int run();
+
+ private:
+  struct Task {
+    TaskName name;
+    Environment environment;
+    std::unique_ptr<TaskProcess> process;
+    int restarts = 0;
+    bool told_to_stop = false;
+  };
+  enum class Stage { kRunning, kFinishing, kStopping };
+
+  ClusterSpec meet_or_be_interrupted();
+  void meet_nodes();
+  std::string task_host() const;
+  ClusterSpec exchange_addresses(const std::string& host);
+  void prepare_tasks(const ClusterSpec& cluster);
+  void start(size_t index);
+
+  void poll_once();
+  void read_signals();
+  void read_output(size_t index, int stream);
+  void reap();
+  void task_ended(size_t index);
+  void check_done();
+  void begin_finishing();
+  void begin_stopping(int exit_code, bool at_once);
+  void abort_job(const std::string& reason, std::optional<TaskName> by);
+  void stop_tasks(int signal);
+  bool any_running(bool workers_only) const;
+  int conclude();
+  void say(const std::string& line) { output_->say(line); }
+  size_t index_of(const TaskName& name) const;
+
+  const LaunchOptions options_;
+  const std::string program_;
+  Config config_;  // the tasks', completed by meet_nodes
+  Warden warden_;
+  int signals_ = -1;
+  int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
+  std::unique_ptr<Output> output_;
+  std::unique_ptr<Coordinator> coordinator_;  // on node 0
+  std::unique_ptr<Member> member_;
+  std::vector<ReservedPort> ports_;  // held as long as the launch: a restarted task finds its own free
+  Address master_;
+  std::vector<Task> tasks_;
+
+  Stage stage_ = Stage::kRunning;
+  std::optional<int> exit_code_;
+  std::optional<size_t> first_failure_;
+  bool interrupted_ = false;
+  std::optional<Deadline> term_at_;
+  std::optional<Deadline> kill_at_;
+
+  struct Shared;  // what threads other than ours may touch
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace muster

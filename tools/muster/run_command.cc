@@ -1,0 +1,70 @@
+#include "muster/run_command.h"
+
+#include <CLI/CLI.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/text.h"
+#include "muster/launcher.h"
+
+namespace muster {
+
+struct RunCommand::Impl {
+  CLI::App* app = nullptr;
+  LaunchOptions options;
+  std::string grace = "5s";
+  bool no_tune = false;
+};
+
+RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
+  auto& options = impl_->options;
+  auto* app = parent.add_subcommand(
+      "run", "start the tasks of a job on this node, watch them, and end them together");
+  impl_->app = app;
+  app->add_option("--workers", options.shape.workers, "workers of the whole job")->capture_default_str();
+  app->add_option("--ps", options.shape.servers, "parameter servers of the whole job")->capture_default_str();
+  app->add_option("--max-restarts", options.max_restarts, "how often a task that fails is started again")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--log-dir", options.log_dir, "keep the output of each task in a file of its own here");
+  app->add_option("--grace", impl_->grace, "time between TERM and KILL when tasks are stopped")
+      ->capture_default_str();
+  app->add_flag("--no-tune", impl_->no_tune,
+                "do not choose BLAS kernel, instruction set and threads for the tasks");
+  app->add_option("--nnodes", options.shape.nodes, "nodes of the job; run the same command on each")
+      ->group("Several nodes")
+      ->capture_default_str();
+  app->add_option("--node-rank", options.node, "which of them this is, from 0")
+      ->group("Several nodes")
+      ->capture_default_str();
+  options.config.add_flags(*app, {"coordinator", "job-id", "interface", "join-timeout", "heartbeat-timeout",
+                                  "log-level", "progress"});
+  app->add_option("program", options.command, "the program and its arguments, after --")
+      ->required()
+      ->option_text("program args...");
+  app->footer(
+      "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0, or "
+      "that of the task that failed\n"
+      "(128 + signal when a signal ended it).\n\n"
+      "  muster run --workers 2 --ps 1 -- hello_cluster\n"
+      "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train --epochs 5    # on "
+      "h1; on h2 with --node-rank 1");
+}
+
+RunCommand::~RunCommand() = default;
+
+bool RunCommand::chosen() const {
+  return impl_->app->parsed();
+}
+
+int RunCommand::run() {
+  auto& options = impl_->options;
+  const auto grace = parse_duration(impl_->grace);
+  if (!grace) raise<InvalidArgument>("--grace {} is not a duration such as 5s", impl_->grace);
+  options.grace = *grace;
+  options.tune = !impl_->no_tune;
+  options.config.read_environment(Environment::of_process());
+  Launcher launcher(options);
+  return launcher.run();
+}
+
+}  // namespace muster

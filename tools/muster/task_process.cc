@@ -1,0 +1,121 @@
+#include "muster/task_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  result.reserve(strings.size() + 1);
+  for (auto& text : strings) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::array<int, 2> make_pipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) raise<SystemError>("no pipe: {}", describe_errno(errno));
+  return ends;
+}
+
+}  // namespace
+
+std::string Exit::describe() const {
+  if (signal == 0) return fmt::format("exited with code {}", code);
+  const char* name = sigabbrev_np(signal);
+  return fmt::format("was killed by signal {} (SIG{})", signal, name != nullptr ? name : "?");
+}
+
+TaskProcess::TaskProcess(const std::string& program, const std::vector<std::string>& arguments,
+                         const Environment& environment) {
+  auto argument_text = arguments;
+  auto variable_text = environment.assignments();
+  const auto argv = pointers(argument_text);
+  const auto envp = pointers(variable_text);
+  const auto out = make_pipe();
+  const auto err = make_pipe();
+  const auto failure = make_pipe();  // carries errno when exec fails
+  const pid_t launcher = getpid();
+
+  // Between fork and exec only calls that are safe in a process whose other threads are gone.
+  pid_ = fork();
+  if (pid_ == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(126);  // it died before we asked
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::signal(SIGPIPE, SIG_DFL);
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(null, STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    execve(program.c_str(), argv.data(), envp.data());
+    const int error = errno;
+    (void)!write(failure[1], &error, sizeof(error));
+    _exit(127);
+  }
+  const int fork_error = errno;
+  for (const int fd : {out[1], err[1], failure[1]}) ::close(fd);
+  int error = 0;
+  if (pid_ > 0) {
+    setpgid(pid_, pid_);  // whichever of the two comes first
+    const ssize_t size = read(failure[0], &error, sizeof(error));
+    if (size != sizeof(error)) error = 0;
+    if (error != 0) waitpid(pid_, nullptr, 0);
+  } else {
+    error = fork_error;
+  }
+  ::close(failure[0]);
+  if (error != 0) {
+    for (const int fd : {out[0], err[0]}) ::close(fd);
+    pid_ = -1;
+    raise<SystemError>("{} can't be started: {}", program, describe_errno(error));
+  }
+  pipes_ = {out[0], err[0]};
+  for (const int fd : pipes_) fcntl(fd, F_SETFL, O_NONBLOCK);
+}
+
+TaskProcess::~TaskProcess() {
+  if (running()) {
+    kill(-pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  for (int stream = 0; stream < 2; ++stream) close_pipe(stream);
+}
+
+void TaskProcess::close_pipe(int stream) {
+  int& fd = pipes_.at(static_cast<size_t>(stream));
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+void TaskProcess::signal(int number) const {
+  if (!running()) return;
+  kill(-pid_, number);
+  kill(-pid_, SIGCONT);
+}
+
+bool TaskProcess::reap() {
+  if (!running()) return true;
+  int status = 0;
+  if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  exit_ = WIFSIGNALED(status) ? Exit{.code = 0, .signal = WTERMSIG(status)}
+                              : Exit{.code = WEXITSTATUS(status), .signal = 0};
+  kill(-pid_, SIGKILL);
+  return true;
+}
+
+}  // namespace muster
