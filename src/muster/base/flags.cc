@@ -26,6 +26,11 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> subcommands;
   for (const CLI::App* subcommand : where.get_subcommands({})) subcommands.push_back(subcommand->get_name());
 
+  const int code = error.get_exit_code();
+  if (code != static_cast<int>(CLI::ExitCodes::ExtrasError) &&
+      code != static_cast<int>(CLI::ExitCodes::RequiredError)) {
+    return error.what();
+  }
   const auto unknown = app.remaining(/*recurse=*/true);
   for (const auto& word : unknown) {
     if (!word.starts_with("-") || word == "--") continue;

@@ -1,0 +1,153 @@
+// The same program under launchers that know nothing of Muster: a real mpirun, and the variables of torchrun,
+// TensorFlow and Slurm.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/net/reserved_port.h"
+#include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::ProcessCluster;
+using Variables = std::map<std::string, std::string>;
+
+Deadline soon() {
+  return Deadline::after(90s);
+}
+
+std::string hello() {
+  return std::filesystem::path(testing::self_path()).parent_path() / "hello_cluster";
+}
+
+// Starts one hello_cluster for each set of variables; all must end well. Gives the output of the first.
+std::string meet(const std::vector<Variables>& tasks) {
+  ProcessCluster cluster;
+  for (const auto& variables : tasks) cluster.start({.command = {hello()}, .environment = variables});
+  std::string first;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto result = cluster.wait(static_cast<int>(i), soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    if (i == 0) first = result.output;
+  }
+  return first;
+}
+
+const Variables kMpiEnvironment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                   {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                   {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+
+TEST(Mpirun, RanksMeet) {
+  ProcessCluster cluster;
+  const int mpirun =
+      cluster.start({.command = {MUSTER_TEST_MPIRUN, "-n", "3", hello()}, .environment = kMpiEnvironment});
+  const auto result = cluster.wait(mpirun, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("hello from worker/0 (started by: Open MPI)"),
+                                   HasSubstr("hello from worker/2"), HasSubstr("the cluster has 3 tasks")));
+}
+
+TEST(Mpirun, TwoJobsOnOneHostDoNotMeetEachOther) {
+  ProcessCluster cluster;
+  for (int job = 0; job < 2; ++job) {
+    cluster.start({.command = {MUSTER_TEST_MPIRUN, "-n", "2", hello()}, .environment = kMpiEnvironment});
+  }
+  for (int job = 0; job < 2; ++job) {
+    const auto result = cluster.wait(job, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("the cluster has 2 tasks"));
+  }
+}
+
+TEST(Torchrun, RanksMeetBesideItsOwnStore) {
+  const ReservedPort master("127.0.0.1");
+  std::vector<Variables> tasks;
+  for (const char* rank : {"0", "1"}) {
+    tasks.push_back({{"RANK", rank},
+                     {"WORLD_SIZE", "2"},
+                     {"LOCAL_RANK", rank},
+                     {"LOCAL_WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", "127.0.0.1"},
+                     {"MASTER_PORT", std::to_string(master.port())}});
+  }
+  EXPECT_THAT(meet(tasks), AllOf(HasSubstr("started by: torchrun"), HasSubstr("the cluster has 2 tasks")));
+}
+
+TEST(TfConfig, ChiefWorkersAndServersMeet) {
+  const ReservedPort a("127.0.0.1"), b("127.0.0.1"), c("127.0.0.1");
+  const auto variables = [&](const char* type) {
+    return Variables{
+        {"TF_CONFIG", fmt::format(R"({{"cluster": {{"chief": ["127.0.0.1:{}"], "worker": ["127.0.0.1:{}"],
+                                                   "ps": ["127.0.0.1:{}"]}}, "task": {{"type": "{}", "index": 0}}}})",
+                                  a.port(), b.port(), c.port(), type)}};
+  };
+  EXPECT_THAT(meet({variables("chief"), variables("worker"), variables("ps")}),
+              AllOf(HasSubstr("hello from worker/0 (started by: TF_CONFIG)"), HasSubstr("/job:worker/task:1"),
+                    HasSubstr("/job:ps/task:0")));
+}
+
+TEST(Slurm, TasksOfAStepMeet) {
+  std::vector<Variables> tasks;
+  const std::string job = std::to_string(getpid());
+  for (const char* rank : {"0", "1", "2"}) {
+    tasks.push_back({{"SLURM_JOB_ID", job},
+                     {"SLURM_STEP_ID", "0"},
+                     {"SLURM_PROCID", rank},
+                     {"SLURM_NTASKS", "3"},
+                     {"SLURM_STEP_NODELIST", "localhost"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "3"}});
+  }
+  EXPECT_THAT(meet(tasks), AllOf(HasSubstr("started by: Slurm"), HasSubstr("the cluster has 3 tasks")));
+}
+
+TEST(Conflict, IsAnErrorThatShowsBoth) {
+  ProcessCluster cluster;
+  const int task = cluster.start({.command = {hello()},
+                                  .environment = {{"RANK", "0"},
+                                                  {"WORLD_SIZE", "2"},
+                                                  {"MASTER_ADDR", "h"},
+                                                  {"MASTER_PORT", "1"},
+                                                  {"OMPI_COMM_WORLD_RANK", "1"},
+                                                  {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}});
+  const auto result = cluster.wait(task, soon());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, AllOf(HasSubstr("torchrun says /job:worker/task:0"),
+                                   HasSubstr("Open MPI says /job:worker/task:1")));
+}
+
+TEST(ChiefDeath, IsNoticedByTheOthersWhenTheChiefHostsTheCoordinator) {
+  const ReservedPort a("127.0.0.1"), b("127.0.0.1"), c("127.0.0.1");
+  const std::string spec =
+      fmt::format("worker=127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}", a.port(), b.port(), c.port());
+  ProcessCluster cluster;
+  const auto start = [&](int index) {
+    return cluster.start(
+        {.command = {hello(), "--task", fmt::format("/job:worker/task:{}", index), "--cluster", spec}});
+  };
+  const int chief = start(0);
+  const int worker = start(1);
+  cluster.wait_for_output(chief, "still waiting for /job:worker/task:2 (2 of 3 tasks joined)", soon());
+  cluster.signal(chief, SIGKILL);
+  const auto result = cluster.wait(worker, soon());
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("the coordinator at 127.0.0.1"));
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  return muster::testing::run_tests(argc, argv, {});
+}

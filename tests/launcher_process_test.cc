@@ -1,0 +1,377 @@
+// `muster run` as a user has it: what it shows, which code it exits with, and that nothing is left behind
+// however it ends.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+#include "muster/net/reserved_port.h"
+#include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
+#include "muster/train/run.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProcessCluster;
+
+Deadline soon() {
+  return Deadline::after(90s);
+}
+
+std::string beside(const std::string& name) {
+  return std::filesystem::path(testing::self_path()).parent_path() / name;
+}
+
+int run_body(const std::function<void(Job&)>& body) {
+  std::vector<char*> no_flags = {const_cast<char*>("task"), nullptr};
+  return run(1, no_flags.data(), body);
+}
+
+// Joins, then waits for a peer that never comes to the barrier.
+int wait_for_ever(const std::vector<std::string>&) {
+  return run_body([](Job& job) {
+    fmt::print("{} waits as pid {}\n", job.task().short_name(), getpid());
+    if (job.task() == TaskName::of("worker", 1)) std::this_thread::sleep_for(24h);
+    job.barrier("never");
+  });
+}
+
+// Worker 1 fails in its first life, after it has joined.
+int fail_once(const std::vector<std::string>&) {
+  return run_body([](Job& job) {
+    if (job.config().restart_count == 0) job.barrier("start");
+    if (job.task() == TaskName::of("worker", 1) && job.config().restart_count == 0) {
+      fmt::print("worker 1 dies\n");
+      std::_Exit(7);
+    }
+    if (job.config().restart_count > 0)
+      fmt::print("life {} of {}\n", job.config().restart_count, job.task().short_name());
+    job.barrier("end");
+  });
+}
+
+int throw_in_worker_1(const std::vector<std::string>&) {
+  return run_body([](Job& job) {
+    job.barrier("start");
+    if (job.task() == TaskName::of("worker", 1)) throw Error("no more disk in worker 1");
+    job.barrier("never");
+  });
+}
+
+// A server that knows nothing of when to end, beside workers that do.
+int serve_for_ever(const std::vector<std::string>&) {
+  return run_body([](Job& job) {
+    if (job.is_server()) {
+      job.wait_for_workers();
+      fmt::print("server saw the workers finish\n");
+    }
+  });
+}
+
+class LauncherTest : public ::testing::Test {
+ protected:
+  int start(std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
+    arguments.insert(arguments.begin(), {beside("muster"), "run"});
+    return cluster.start({.command = arguments, .environment = std::move(environment)});
+  }
+  ProcessCluster::Result run_to_end(std::vector<std::string> arguments,
+                                    std::map<std::string, std::string> environment = {}) {
+    return cluster.wait(start(std::move(arguments), std::move(environment)), soon());
+  }
+  static std::string self() { return testing::self_path(); }
+
+  // A number that marks the processes of this test on their command lines.
+  const std::string mark = fmt::format("7{}.{}", getpid(), std::rand() % 100000);
+  bool nothing_left() {
+    const auto deadline = soon();
+    while (!testing::processes_mentioning(mark).empty()) {
+      if (deadline.expired()) return false;
+      std::this_thread::sleep_for(10ms);
+    }
+    return true;
+  }
+  void wait_until_started(size_t processes) {
+    const auto deadline = soon();
+    while (testing::processes_mentioning("sleep\0" + mark).size() < processes && !deadline.expired())
+      std::this_thread::sleep_for(10ms);
+  }
+
+  ProcessCluster cluster;
+};
+
+TEST_F(LauncherTest, WorkersAndServersMeet) {
+  const auto result = run_to_end({"--workers", "2", "--ps", "1", "--", "hello_cluster"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("worker/0 | hello from worker/0"), HasSubstr("worker/1 | hello from worker/1"),
+                    HasSubstr("ps/0     | hello from ps/0"), HasSubstr("the cluster has 3 tasks"),
+                    HasSubstr("worker/1 is at 127.0.0.1:")));
+}
+
+TEST_F(LauncherTest, ProgramsThatKnowNothingOfMusterRunToo) {
+  const auto result = run_to_end({"--workers", "2", "--ps", "1", "--", "sh", "-c",
+                                  "echo rank=$RANK size=$WORLD_SIZE local=$LOCAL_RANK/$LOCAL_WORLD_SIZE at "
+                                  "$MASTER_ADDR; echo $TF_CONFIG"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("worker/0 | rank=0 size=2 local=0/2 at 127.0.0.1"),
+                    HasSubstr("rank=1 size=2 local=1/2"), HasSubstr("ps/0     | rank= size= local=/"),
+                    HasSubstr(R"("task":{"type":"ps","index":0}})"),
+                    HasSubstr(R"("task":{"type":"worker","index":1}})")));
+}
+
+TEST_F(LauncherTest, AFailureIsReportedWithItsLastLinesAndItsCode) {
+  const auto result =
+      run_to_end({"--workers", "3", "--", "sh", "-c",
+                  "if [ $RANK = 1 ]; then echo out of luck >&2; exit 3; fi; exec sleep " + mark});
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("worker/1 (pid"), HasSubstr("the job failed: worker/1 exited with code 3"),
+                    HasSubstr("the last lines of worker/1:"), HasSubstr("  out of luck")));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, AnExceptionIsTheReasonAndTheOthersAreNotBlamed) {
+  const auto result = run_to_end({"--workers", "3", "--", self(), "--task-main=throw_in_worker_1"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("the job failed: worker/1 exited with code 1"), HasSubstr("no more disk in worker 1"),
+            Not(HasSubstr("the job failed: worker/0")), Not(HasSubstr("the job failed: worker/2"))));
+}
+
+TEST_F(LauncherTest, AKilledWorkerIsReportedByName) {
+  const int launcher = start({"--workers", "2", "--", self(), "--task-main=wait_for_ever"});
+  cluster.wait_for_output(launcher, "worker/0 waits", soon());
+  cluster.wait_for_output(launcher, "worker/1 waits as pid ", soon());
+  const std::string output = cluster.output(launcher);
+  const std::string after = "worker/1 waits as pid ";
+  const pid_t victim = std::stoi(output.substr(output.find(after) + after.size()));
+  kill(victim, SIGKILL);
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr(fmt::format("worker/1 (pid {}) was killed by signal 9 (SIGKILL)", victim)),
+                    HasSubstr("the job failed: worker/1 was killed by signal 9 (SIGKILL)")));
+}
+
+TEST_F(LauncherTest, CtrlCEndsEverything) {
+  const int launcher = start({"--workers", "2", "--", "sh", "-c", "echo up; sleep " + mark + " & wait"});
+  cluster.wait_for_output(launcher, "worker/0 | up", soon());
+  cluster.wait_for_output(launcher, "worker/1 | up", soon());
+  cluster.signal_group(launcher, SIGINT);
+  EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGINT);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, TasksThatIgnoreTermAreKilledAfterTheGracePeriod) {
+  const int launcher = start({"--workers", "2", "--grace", "300ms", "--", "sh", "-c",
+                              "trap '' TERM INT HUP; echo up; while :; do sleep " + mark + "; done"});
+  cluster.wait_for_output(launcher, "worker/0 | up", soon());
+  cluster.wait_for_output(launcher, "worker/1 | up", soon());
+  cluster.signal(launcher, SIGTERM);
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(result.output, HasSubstr("worker/0 did not end within 0.3 s; killing it"));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, AClosedTerminalLeavesNothing) {
+  const int launcher = start({"--workers", "2", "--", "sh", "-c", "echo up; sleep " + mark + " & wait"});
+  cluster.wait_for_output(launcher, "worker/0 | up", soon());
+  cluster.wait_for_output(launcher, "worker/1 | up", soon());
+  cluster.signal_group(launcher, SIGHUP);
+  EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGHUP);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, AKilledLauncherLeavesNothingNotEvenGrandchildren) {
+  const int launcher = start({"--workers", "2", "--", "sh", "-c", "echo up; sleep " + mark + " & wait"});
+  cluster.wait_for_output(launcher, "worker/0 | up", soon());
+  cluster.wait_for_output(launcher, "worker/1 | up", soon());
+  EXPECT_FALSE(testing::processes_mentioning(mark).empty());
+  cluster.signal(launcher, SIGKILL);
+  EXPECT_EQ(cluster.wait(launcher, soon()).signal, SIGKILL);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, AFailedTaskIsRestartedAndRejoins) {
+  const auto result =
+      run_to_end({"--workers", "3", "--max-restarts", "1", "--", self(), "--task-main=fail_once"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("exited with code 7; restarting it (1 of 1)"),
+                                   HasSubstr("life 1 of worker/1")));
+}
+
+TEST_F(LauncherTest, RestartsComeToAnEnd) {
+  const auto result = run_to_end({"--workers", "2", "--max-restarts", "2", "--", "sh", "-c",
+                                  "[ $RANK = 0 ] || exit 9; exec sleep " + mark});
+  EXPECT_EQ(result.exit_code, 9) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("(1 of 2)"), HasSubstr("(2 of 2)"),
+                                   HasSubstr("the job failed: worker/1 exited with code 9")));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, ServersEndWhenTheWorkersAreDone) {
+  const auto result = run_to_end({"--workers", "2", "--ps", "2", "--", self(), "--task-main=serve_for_ever"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("ps/1     | server saw the workers finish"));
+}
+
+TEST_F(LauncherTest, ServersThatDoNotEndByThemselvesAreEnded) {
+  const auto result = run_to_end({"--workers", "1", "--ps", "1", "--grace", "200ms", "--", "sh", "-c",
+                                  "[ -n \"$RANK\" ] || exec sleep " + mark});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, ATaskThatEndsBeforeItJoinsEndsTheWaitOfTheOthers) {
+  const auto result = run_to_end(
+      {"--workers", "2", "--", "sh", "-c", "[ $RANK = 0 ] || exit 5; exec " + beside("hello_cluster")});
+  EXPECT_EQ(result.exit_code, 5) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("the job failed: worker/1 exited with code 5"));
+}
+
+TEST_F(LauncherTest, ATaskThatEndsWellWithoutJoiningIsAnErrorForThoseWhoWait) {
+  const int launcher =
+      start({"--workers", "2", "--", "sh", "-c",
+             "if [ $RANK = 0 ]; then exec " + beside("hello_cluster") + "; fi; sleep 0.5; exit 0"});
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("worker/1 exited with code 0 before it joined"));
+}
+
+TEST_F(LauncherTest, SixtyFourTasks) {
+  const auto result =
+      run_to_end({"--workers", "62", "--ps", "2", "--heartbeat-timeout", "60s", "--", "hello_cluster"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("the cluster has 64 tasks"), HasSubstr("worker/61 | hello from worker/61")));
+}
+
+TEST_F(LauncherTest, TwoNodes) {
+  const ReservedPort port("127.0.0.1");
+  const std::string coordinator = fmt::format("127.0.0.1:{}", port.port());
+  std::vector<int> nodes;
+  for (const char* node : {"1", "0"}) {
+    nodes.push_back(start({"--workers", "3", "--ps", "1", "--nnodes", "2", "--node-rank", node,
+                           "--coordinator", coordinator, "--", "hello_cluster"}));
+  }
+  std::string output;
+  for (const int node : nodes) {
+    const auto result = cluster.wait(node, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    output += result.output;
+  }
+  EXPECT_THAT(output, AllOf(HasSubstr("the cluster has 4 tasks"), HasSubstr("hello from worker/2"),
+                            HasSubstr("no secret")));
+}
+
+TEST_F(LauncherTest, AFailureOnOneNodeEndsTheOther) {
+  const ReservedPort port("127.0.0.1");
+  const std::string coordinator = fmt::format("127.0.0.1:{}", port.port());
+  const auto node = [&](const char* rank) {
+    return start({"--workers", "2", "--nnodes", "2", "--node-rank", rank, "--coordinator", coordinator, "--",
+                  "sh", "-c", "[ $RANK = 0 ] || exit 4; exec sleep " + mark},
+                 {{"MUSTER_SECRET", "s"}});
+  };
+  const int first = node("0");
+  const int second = node("1");
+  EXPECT_EQ(cluster.wait(second, soon()).exit_code, 4);
+  const auto result = cluster.wait(first, soon());
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("worker/1 exited with code 4"));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, NodesThatWereStartedDifferentlySayHow) {
+  const ReservedPort port("127.0.0.1");
+  const std::string coordinator = fmt::format("127.0.0.1:{}", port.port());
+  const auto node = [&](const char* rank, const char* servers) {
+    return start({"--workers", "2", "--ps", servers, "--nnodes", "2", "--node-rank", rank, "--coordinator",
+                  coordinator, "--", "true"});
+  };
+  const int first = node("0", "1");
+  const int second = node("1", "0");
+  for (const int launcher : {first, second}) {
+    const auto result = cluster.wait(launcher, soon());
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.output, HasSubstr("--ps 1")) << launcher;
+  }
+}
+
+TEST_F(LauncherTest, ALauncherThatWaitsForOtherNodesCanBeInterrupted) {
+  const ReservedPort port("127.0.0.1");
+  const int launcher = start({"--workers", "2", "--nnodes", "2", "--node-rank", "1", "--coordinator",
+                              fmt::format("127.0.0.1:{}", port.port()), "--", "true"});
+  cluster.wait_for_output(launcher, "still looking for the coordinator", soon());
+  cluster.signal(launcher, SIGINT);
+  EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGINT);
+}
+
+TEST_F(LauncherTest, LogFilesHoldEachTasksOwnOutput) {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster_logs." + mark);
+  const auto result =
+      run_to_end({"--workers", "2", "--log-dir", folder, "--", "sh", "-c", "echo I am $RANK"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  std::ifstream file(folder / "worker-1.log");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(text, "I am 1\n");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(LauncherTest, TuningIsSaidInOneLineAndCanBeLeftOut) {
+  const std::vector<std::string> show = {"--workers", "1",  "--",
+                                         "sh",        "-c", "echo threads=$OMP_NUM_THREADS."};
+  EXPECT_THAT(run_to_end(show).output,
+              AllOf(HasSubstr("tuned for"), HasSubstr("OMP_NUM_THREADS="), Not(HasSubstr("threads=."))));
+  EXPECT_THAT(run_to_end(show, {{"OMP_NUM_THREADS", "17"}}).output, HasSubstr("threads=17."));
+  auto untuned = show;
+  untuned.insert(untuned.begin(), "--no-tune");
+  EXPECT_THAT(run_to_end(untuned).output, AllOf(Not(HasSubstr("tuned for")), HasSubstr("threads=.")));
+}
+
+TEST_F(LauncherTest, MistakesAreExplained) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"--workers", "0", "--", "true"}, "a job has at least one worker"},
+      {{"--workers", "x", "--", "true"}, "--workers"},
+      {{"--wrokers", "2", "--", "true"}, "did you mean --workers?"},
+      {{"--workers", "2"}, "program is required"},
+      {{"--", "no-such-program"}, "neither in PATH nor beside muster"},
+      {{"--nnodes", "2", "--workers", "2", "--", "true"}, "needs --coordinator"},
+      {{"--nnodes", "2", "--workers", "2", "--node-rank", "2", "--coordinator", "h:1", "--", "true"},
+       "--node-rank 2"},
+      {{"--interface", "nosuch", "--", "true"}, "no network interface fits 'nosuch'"},
+      {{"--log-dir", "/proc/nowhere", "--", "true"}, "/proc/nowhere"}};
+  for (const auto& [arguments, expected] : cases) {
+    const auto result = run_to_end(arguments);
+    EXPECT_NE(result.exit_code, 0) << expected;
+    EXPECT_THAT(result.output, HasSubstr(expected));
+  }
+  const auto result = run_to_end({"--", "true"}, {{"MUSTER_LOGLEVEL", "info"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output,
+              HasSubstr("MUSTER_LOGLEVEL is not one that Muster knows; did you mean MUSTER_LOG_LEVEL?"));
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  return muster::testing::run_tests(argc, argv,
+                                    {{"wait_for_ever", muster::wait_for_ever},
+                                     {"fail_once", muster::fail_once},
+                                     {"throw_in_worker_1", muster::throw_in_worker_1},
+                                     {"serve_for_ever", muster::serve_for_ever}});
+}
