@@ -2,21 +2,18 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
 
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/cluster/coordinator.grpc.pb.h"
 #include "muster/cluster/protocol.h"
+#include "muster/cluster/stream.h"
 #include "muster/net/host.h"
 #include "muster/net/secret.h"
 
@@ -41,7 +38,6 @@ int64_t timeout_ms(Deadline deadline) {
 class Member::Impl {
  public:
   Impl(Options options, Deadline deadline) : options_(std::move(options)), secret_(options_.secret) {
-    quiet_grpc_log();
     join(deadline);
     pulse_ = std::thread([this] { run_pulse(); });
   }
@@ -53,7 +49,8 @@ class Member::Impl {
       changed_.notify_all();
     }
     pulse_.join();
-    stream_.reset();
+    std::unique_lock lock(mutex_);
+    discard_stream(lock);
   }
 
   Impl(const Impl&) = delete;
@@ -85,7 +82,7 @@ class Member::Impl {
     auto& slot = replies_[id];
     proto::FromMember message;
     *message.mutable_request() = std::move(request);
-    stream_->send(std::move(message));
+    send(std::move(message));
     const Deadline patience =
         deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + kReplyGrace);
     try {
@@ -118,7 +115,7 @@ class Member::Impl {
     if (failure_) return;
     proto::FromMember message;
     message.mutable_abort()->set_reason(reason);
-    stream_->send(std::move(message));
+    send(std::move(message));
     // The coordinator tells everyone, us included.
     changed_.wait_for(lock, kAttemptTime, [this] { return failure_.has_value(); });
   }
@@ -129,10 +126,9 @@ class Member::Impl {
     leaving_ = true;
     proto::FromMember message;
     message.mutable_leave();
-    stream_->send(std::move(message));
-    const auto past = [this] { return stream_->done(); };
-    while (!past()) {
-      if (failure_) throw_if_failed();
+    send(std::move(message));
+    while (!ended_) {
+      throw_if_failed();
       if (deadline.expired())
         raise<DeadlineExceeded>("the coordinator at {} did not take the leave in time", address_.to_string());
       changed_.wait_until(lock, deadline.time_point());
@@ -140,83 +136,6 @@ class Member::Impl {
   }
 
  private:
-  // One attempt at a coordinator; the last successful one stays as the membership. All members but the
-  // callbacks are called under the owner's lock.
-  class Stream final : public grpc::ClientBidiReactor<proto::FromMember, proto::FromCoordinator> {
-   public:
-    Stream(Impl& owner, const Address& address) : owner_(owner) {
-      grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // tasks of a cluster meet directly
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a fresh attempt, not another one's back-off
-      arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-      channel_ =
-          grpc::CreateCustomChannel(address.to_string(), grpc::InsecureChannelCredentials(), arguments);
-      stub_ = proto::CoordinatorService::NewStub(channel_);
-      stub_->async()->Attach(&context_, this);
-      StartRead(&incoming_);
-      AddHold();  // writes start from outside the reactions
-      StartCall();
-    }
-
-    // Cancels and waits for gRPC to let go of this object. Not under the lock.
-    ~Stream() override {
-      {
-        std::unique_lock lock(owner_.mutex_);
-        release();
-        context_.TryCancel();
-        owner_.changed_.wait(lock, [this] { return done_; });
-      }
-    }
-
-    void send(proto::FromMember message) {
-      if (released_) return;
-      queue_.push_back(std::move(message));
-      if (queue_.size() == 1) StartWrite(&queue_.front());
-    }
-
-    void cancel() { context_.TryCancel(); }
-    bool done() const { return done_; }
-    const grpc::Status& status() const { return status_; }
-
-    void OnReadDone(bool ok) override {
-      const std::lock_guard lock(owner_.mutex_);
-      if (!ok) return release();
-      owner_.received(incoming_);
-      StartRead(&incoming_);
-    }
-
-    void OnWriteDone(bool ok) override {
-      const std::lock_guard lock(owner_.mutex_);
-      queue_.pop_front();
-      if (!ok) queue_.clear();
-      if (!queue_.empty() && !released_) StartWrite(&queue_.front());
-    }
-
-    void OnDone(const grpc::Status& status) override {
-      const std::lock_guard lock(owner_.mutex_);
-      status_ = status;
-      done_ = true;
-      owner_.ended(status);
-      owner_.changed_.notify_all();
-    }
-
-   private:
-    void release() {
-      if (!released_) RemoveHold();
-      released_ = true;
-    }
-
-    Impl& owner_;
-    std::shared_ptr<grpc::Channel> channel_;  // gRPC hands channels out shared
-    std::unique_ptr<proto::CoordinatorService::Stub> stub_;
-    grpc::ClientContext context_;
-    proto::FromCoordinator incoming_;
-    std::deque<proto::FromMember> queue_;  // the front is being written
-    grpc::Status status_;
-    bool released_ = false;
-    bool done_ = false;
-  };
-
   enum class Stage { kGreeting, kMember, kRefused };
 
   void join(Deadline deadline) {
@@ -246,36 +165,43 @@ class Member::Impl {
     {
       const std::lock_guard lock(mutex_);
       stage_ = Stage::kGreeting;
+      ended_.reset();
       address_ = address;
       hello_ = make_hello();
     }
-    auto stream = std::make_unique<Stream>(*this, address);
+    auto stream = std::make_unique<StreamClient>(
+        address, StreamClient::Handler{
+                     .received = [this](const proto::FromCoordinator& message) { received(message); },
+                     .ended = [this](const std::string& why) { ended(why); }});
     std::unique_lock lock(mutex_);
     stream_ = std::move(stream);
     proto::FromMember message;
     *message.mutable_hello() = hello_;
-    stream_->send(std::move(message));
-    while (stage_ == Stage::kGreeting && !stream_->done() && !deadline.expired()) {
+    send(std::move(message));
+    while (stage_ == Stage::kGreeting && !ended_ && !deadline.expired()) {
       changed_.wait_until(lock, deadline.time_point());
     }
     if (stage_ == Stage::kMember) return true;
+    std::string reason;
     if (stage_ == Stage::kRefused) {
       error = refusal_.reason();
       if (!refusal_.other_job()) {
-        const std::string reason = fmt::format("the coordinator at {} refused {}: {}", address.to_string(),
-                                               options_.task.to_string(), refusal_.reason());
-        discard_stream(lock);
-        throw Refused(reason);
+        reason = fmt::format("the coordinator at {} refused {}: {}", address.to_string(),
+                             options_.task.to_string(), error);
       }
     } else {
-      error =
-          fmt::format("{}: {}", address.to_string(),
-                      stream_->done() ? stream_->status().error_message() : "it did not answer the greeting");
+      error = fmt::format("{}: {}", address.to_string(), ended_.value_or("it did not answer the greeting"));
     }
     discard_stream(lock);
+    if (!reason.empty()) throw Refused(reason);
     return false;
   }
 
+  void send(proto::FromMember message) {
+    if (stream_) stream_->send(std::move(message));
+  }
+
+  // Its handlers take our lock, so it can't end under it.
   void discard_stream(std::unique_lock<std::mutex>& lock) {
     auto stream = std::move(stream_);
     lock.unlock();
@@ -302,8 +228,8 @@ class Member::Impl {
     return hello;
   }
 
-  // From the stream, under the lock.
   void received(const proto::FromCoordinator& message) {
+    const std::lock_guard lock(mutex_);
     last_heard_ = Deadline::Clock::now();
     switch (message.what_case()) {
       case proto::FromCoordinator::kChallenge: {
@@ -311,7 +237,7 @@ class Member::Impl {
         proto::FromMember answer;
         answer.mutable_proof()->set_proof(
             secret_.prove(challenge_text("member", hello_, coordinator_nonce_)));
-        stream_->send(std::move(answer));
+        send(std::move(answer));
         break;
       }
       case proto::FromCoordinator::kRefusal:
@@ -353,11 +279,13 @@ class Member::Impl {
     changed_.notify_all();
   }
 
-  void ended(const grpc::Status& status) {
-    if (stage_ != Stage::kMember || leaving_) return;
-    fail<PeerLost>(
-        fmt::format("the coordinator at {} is gone: {}", address_.to_string(),
-                    status.error_message().empty() ? "it closed the connection" : status.error_message()));
+  void ended(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    ended_ = why;
+    if (stage_ == Stage::kMember) {
+      fail<PeerLost>(fmt::format("the coordinator at {} is gone: {}", address_.to_string(), why));
+    }
+    changed_.notify_all();
   }
 
   template <typename E>
@@ -399,7 +327,7 @@ class Member::Impl {
         } else {
           proto::FromMember message;
           message.mutable_heartbeat();
-          stream_->send(std::move(message));
+          send(std::move(message));
         }
         next = now + interval;
       }
@@ -441,7 +369,8 @@ class Member::Impl {
   bool finished_ = false;
   bool leaving_ = false;
   bool stopping_ = false;
-  std::unique_ptr<Stream> stream_;
+  std::optional<std::string> ended_;  // why the stream is no more
+  std::unique_ptr<StreamClient> stream_;
   std::thread pulse_;
 };
 

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 
-#include "muster/base/log.h"
-
 namespace muster {
 
 proto::Task to_proto(const TaskName& name) {
@@ -44,14 +42,6 @@ std::string challenge_text(const char* role, const proto::Hello& hello,
                            const std::string& coordinator_nonce) {
   return fmt::format("muster/{}/{}/{}/{}/{}", role, hello.job_id(),
                      from_proto(hello.self().task()).to_string(), hello.nonce(), coordinator_nonce);
-}
-
-void quiet_grpc_log() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    gpr_set_log_function(
-        [](gpr_log_func_args* line) { log_debug("grpc {}:{}: {}", line->file, line->line, line->message); });
-  });
 }
 
 std::string TaskInfo::describe() const {

@@ -12,8 +12,6 @@ namespace muster {
 /// Changes whenever two builds could not understand each other.
 constexpr int kProtocolVersion = 1;
 
-constexpr int kMaxMessageBytes = 64 << 20;
-
 proto::Task to_proto(const TaskName& name);
 TaskName from_proto(const proto::Task& task);
 proto::TaskInfo to_proto(const TaskInfo& info);
@@ -22,8 +20,5 @@ TaskInfo from_proto(const proto::TaskInfo& info);
 /// What `role` ("member" or "coordinator") proves the secret over: job, task and both nonces. The role keeps
 /// one side's proof from serving as the other's.
 std::string challenge_text(const char* role, const proto::Hello& hello, const std::string& coordinator_nonce);
-
-/// Sends gRPC's own log lines to ours, at debug level.
-void quiet_grpc_log();
 
 }  // namespace muster
