@@ -110,7 +110,7 @@ TEST_F(ClusterProcessTest, ATaskKilledBeforeItJoinsIsReportedToThoseWhoWait) {
 
 TEST_F(ClusterProcessTest, WithoutALauncherAMissingTaskIsADeadline) {
   start_coordinator(2);
-  const int a = start_task(0, "nowhere", {{"MUSTER_JOIN_TIMEOUT", "500ms"}});
+  const int a = start_task(0, "nowhere", {{"MUSTER_JOIN_TIMEOUT", "5s"}});
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.output, HasSubstr("not all tasks joined in time"));

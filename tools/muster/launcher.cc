@@ -87,8 +87,11 @@ Launcher::Launcher(LaunchOptions options)
 
 Launcher::~Launcher() {
   tasks_.clear();
+  if (shared_->waiter.joinable())
+    shared_->waiter.join();  // the barrier it waits in has completed, or the job was aborted
   member_.reset();
-  if (shared_->waiter.joinable()) shared_->waiter.join();
+  // The other nodes learn how it ended before their coordinator goes.
+  if (coordinator_) coordinator_->wait_idle(Deadline::after(options_.grace));
   coordinator_.reset();
   set_log_sink(nullptr);
   close(signals_);
@@ -96,8 +99,13 @@ Launcher::~Launcher() {
 }
 
 int Launcher::run() {
-  prepare_tasks(meet_or_be_interrupted());
-  for (size_t i = 0; i < tasks_.size(); ++i) start(i);
+  try {
+    prepare_tasks(meet_or_be_interrupted());
+    for (size_t i = 0; i < tasks_.size(); ++i) start(i);
+  } catch (const Error& error) {
+    if (member_) member_->abort(error.what());
+    throw;
+  }
   while (any_running(/*workers_only=*/false) || stage_ == Stage::kRunning) poll_once();
   return conclude();
 }
@@ -348,10 +356,10 @@ void Launcher::task_ended(size_t index) {
     say(fmt::format("{}; restarting it ({} of {})", what, task.restarts, options_.max_restarts));
     return start(index);
   }
-  say(what);
-  if (first_failure_) return;
+  if (first_failure_) return say(what);
   first_failure_ = index;
-  if (stage_ != Stage::kRunning) return;
+  if (stage_ != Stage::kRunning) return say(what);
+  output_->warn(what + (any_running(/*workers_only=*/false) ? "; stopping the others" : ""));
   begin_stopping(exit.as_exit_code(), /*at_once=*/false);
 }
 
@@ -435,7 +443,6 @@ int Launcher::conclude() {
   }
   if (!exit_code_ || *exit_code_ == 0) {
     if (member_ && !reason) member_->leave(Deadline::after(config_.heartbeat_timeout));
-    if (coordinator_ && options_.shape.nodes > 1) coordinator_->wait_idle(Deadline::after(options_.grace));
     return 0;
   }
   if (interrupted_) return *exit_code_;
@@ -450,11 +457,12 @@ int Launcher::conclude() {
     }
   }
   if (!culprit) {
-    say(fmt::format("the job failed: {}", reason.value_or("aborted")));
+    output_->warn(fmt::format("the job failed: {}", reason.value_or("aborted")));
     return *exit_code_;
   }
   const Task& task = tasks_[*culprit];
-  say(fmt::format("the job failed: {} {}", task.name.short_name(), task.process->exit()->describe()));
+  output_->warn(
+      fmt::format("the job failed: {} {}", task.name.short_name(), task.process->exit()->describe()));
   const auto lines = output_->last_lines(*culprit);
   if (!lines.empty()) {
     say(fmt::format("the last lines of {}:", task.name.short_name()));

@@ -15,6 +15,7 @@ constexpr size_t kRecentLines = 20;
 // A task that never ends its line must not eat the launcher's memory.
 constexpr size_t kLongestLine = 1 << 20;
 constexpr const char* kClearLine = "\r\x1b[K";
+constexpr const char* kRed = "\x1b[1;31m";
 constexpr const char* kPlain = "\x1b[0m";
 constexpr std::array<const char*, 6> kColours = {"\x1b[36m", "\x1b[33m", "\x1b[32m",
                                                  "\x1b[35m", "\x1b[34m", "\x1b[31m"};
@@ -103,6 +104,10 @@ void Output::close(size_t number, int fd) {
 void Output::say(std::string_view line) {
   const std::lock_guard lock(mutex_);
   emit(STDERR_FILENO, fmt::format("{}{}\n", prefix(std::string(kLauncher), 0, false), line));
+}
+
+void Output::warn(std::string_view line) {
+  say(options_.err_is_terminal ? fmt::format("{}{}{}", kRed, line, kPlain) : std::string(line));
 }
 
 std::vector<std::string> Output::last_lines(size_t number) const {

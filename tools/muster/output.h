@@ -44,6 +44,9 @@ class Output {
   /// A line of the launcher itself, on standard error.
   void say(std::string_view line);
 
+  /// The same for what went wrong; red on a terminal.
+  void warn(std::string_view line);
+
   /// The last lines of a task, newest last.
   std::vector<std::string> last_lines(size_t task) const;
 

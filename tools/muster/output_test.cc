@@ -95,6 +95,9 @@ TEST_F(OutputTest, TheLauncherSpeaksOnStandardError) {
   auto output = make(true);
   output.say("3 tasks");
   EXPECT_EQ(written[2], "muster   | 3 tasks\n");
+  written.clear();
+  output.warn("failed");
+  EXPECT_EQ(written[2], "muster   | \x1b[1;31mfailed\x1b[0m\n");
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 namespace muster {
 namespace {
 
-constexpr auto kHandshakeTime = std::chrono::seconds(5);
+// Generous: on a machine with far more tasks than cores, a task may not run for seconds.
+constexpr auto kHandshakeTime = std::chrono::seconds(15);
 constexpr auto kReminderInterval = std::chrono::seconds(3);
 
 std::string join(const std::vector<std::string>& words) {
@@ -35,7 +36,7 @@ CoordinatorState::CoordinatorState(Options options, Actions actions)
 }
 
 void CoordinatorState::connected(SessionId session, std::string peer, Time now) {
-  sessions_[session] = {.peer = std::move(peer), .opened = now, .last_heard = now};
+  sessions_[session] = {.peer = std::move(peer), .last_heard = now};
 }
 
 void CoordinatorState::received(SessionId id, const proto::FromMember& message, Time now) {
@@ -49,8 +50,12 @@ void CoordinatorState::received(SessionId id, const proto::FromMember& message, 
     return refuse(id, session, "the first message was not a greeting");
   }
   if (session.stage == Stage::kChallenged) {
-    if (message.has_proof()) return on_proof(id, session, message.proof(), now);
+    if (message.has_proof()) return on_proof(id, session, message.proof());
     return refuse(id, session, "the challenge was not answered");
+  }
+  if (session.stage == Stage::kWelcomed) {
+    if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
+    admit(id, session);
   }
   switch (message.what_case()) {
     case proto::FromMember::kHeartbeat: {
@@ -132,11 +137,19 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
   return std::nullopt;
 }
 
-void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Proof& proof, Time now) {
+void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Proof& proof) {
   if (!secret_.verify(challenge_of(session, "member"), proof.proof())) {
     return refuse(id, session, "it does not know the job's secret (MUSTER_SECRET)");
   }
   if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
+  session.stage = Stage::kWelcomed;
+  proto::FromCoordinator welcome;
+  welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(session, "coordinator")));
+  welcome.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
+  actions_.send(id, std::move(welcome));
+}
+
+void CoordinatorState::admit(SessionId id, Session& session) {
   TaskState& state = tasks_[session.self.task];
   if (state.phase == Phase::kJoined) {  // an earlier incarnation whose end has not been noticed yet
     const SessionId old = state.session;
@@ -149,12 +162,6 @@ void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Pro
   state.session = id;
   state.info = session.self;
   session.stage = Stage::kMember;
-  session.last_heard = now;
-
-  proto::FromCoordinator welcome;
-  welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(session, "coordinator")));
-  welcome.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
-  actions_.send(id, std::move(welcome));
   if (again) {
     log_warning("{} joined again as incarnation {}", session.self.describe(), session.self.incarnation);
   } else {
@@ -453,10 +460,12 @@ void CoordinatorState::tick(Time now) {
   for (auto& [id, session] : sessions_) {
     if (session.stage == Stage::kMember && now - session.last_heard > options_.heartbeat_timeout)
       silent.push_back(id);
-    if ((session.stage == Stage::kConnected || session.stage == Stage::kChallenged) &&
-        now - session.opened > kHandshakeTime) {
+    const bool greeting = session.stage == Stage::kConnected || session.stage == Stage::kChallenged ||
+                          session.stage == Stage::kWelcomed;
+    if (greeting && now - session.last_heard > kHandshakeTime) {
       refuse(id, session,
-             fmt::format("it did not complete its greeting within {}", format_seconds(kHandshakeTime)));
+             fmt::format("it said nothing for {} in the middle of its greeting",
+                         format_seconds(kHandshakeTime)));
     }
   }
   for (const SessionId id : silent) {

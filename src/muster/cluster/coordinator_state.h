@@ -7,7 +7,9 @@
 //  1. A session that has not proved the secret can reach nothing but its own handshake.
 //  2. A task has at most one live session; a higher incarnation replaces a lower one.
 //  3. An abort is sticky: every member is told once, and every later message is answered with it.
-//  4. Every request is answered exactly once, unless its session ends first.
+//  4. A task that was welcomed has joined when it says its next word: one that gave up waiting for the
+//  welcome is not a loss.
+//  5. Every request is answered exactly once, unless its session ends first.
 //
 // Not thread-safe: the service holds one lock around every call.
 
@@ -74,14 +76,13 @@ class CoordinatorState {
   std::vector<std::string> present() const;
 
  private:
-  enum class Stage { kConnected, kChallenged, kMember, kClosing };
+  enum class Stage { kConnected, kChallenged, kWelcomed, kMember, kClosing };
   struct Session {
     Stage stage = Stage::kConnected;
     std::string peer;
     std::string server_nonce;
     proto::Hello hello;
     TaskInfo self;
-    Time opened;
     Time last_heard;
   };
   enum class Phase { kAbsent, kJoined, kLost, kLeft };
@@ -99,7 +100,8 @@ class CoordinatorState {
   };
 
   void on_hello(SessionId id, Session& session, const proto::Hello& hello);
-  void on_proof(SessionId id, Session& session, const proto::Proof& proof, Time now);
+  void on_proof(SessionId id, Session& session, const proto::Proof& proof);
+  void admit(SessionId id, Session& session);
   void on_request(SessionId id, const proto::Request& request, Time now);
   void on_leave(SessionId id, Session& session, Time now);
   void refuse(SessionId id, Session& session, const std::string& reason, bool other_job = false);

@@ -20,6 +20,7 @@ struct Greeting {
   std::string host = "host-a";
   int incarnation = 0;
   bool observer = false;
+  bool falls_silent = false;  // after the welcome
   std::optional<TaskSet> tasks;
 };
 
@@ -64,6 +65,8 @@ class CoordinatorStateTest : public ::testing::Test {
     answer.mutable_proof()->set_proof(
         Secret(greeting.secret).prove(challenge_text("member", copy, sent[id].back().challenge().nonce())));
     state->received(id, answer, now);
+    if (greeting.falls_silent) return id;
+    heartbeat(id);
     return id;
   }
 
@@ -349,10 +352,22 @@ TEST_F(CoordinatorStateTest, OneHostOnLoopbackIsFine) {
   EXPECT_FALSE(state->aborted());
 }
 
+TEST_F(CoordinatorStateTest, ATaskThatGaveUpWaitingForItsWelcomeIsNotALoss) {
+  make(cluster);
+  const auto partner = join("worker", 1);
+  const auto impatient = join("worker", 0, {.falls_silent = true});
+  EXPECT_NE(find(impatient, proto::FromCoordinator::kWelcome), nullptr);
+  EXPECT_FALSE(assembled(partner));
+  state->disconnected(impatient, now);
+  EXPECT_FALSE(state->aborted());
+  join("worker", 0);
+  EXPECT_TRUE(assembled(partner));
+}
+
 TEST_F(CoordinatorStateTest, AHalfOpenClientIsDropped) {
   make(cluster);
   state->connected(50, "peer", now);
-  now += 6s;
+  now += 16s;
   state->tick(now);
   EXPECT_TRUE(closed.contains(50));
   EXPECT_FALSE(state->aborted());

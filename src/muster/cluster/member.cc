@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long one address may take to answer a greeting before the next is tried.
+// How long one of several addresses may be silent before the next is tried.
 constexpr auto kAttemptTime = 3s;
 // The coordinator answers a request at its deadline, with what was missing; only if it is silent too, we
 // speak for it.
@@ -117,7 +117,7 @@ class Member::Impl {
     message.mutable_abort()->set_reason(reason);
     send(std::move(message));
     // The coordinator tells everyone, us included.
-    changed_.wait_for(lock, kAttemptTime, [this] { return failure_.has_value(); });
+    changed_.wait_for(lock, kReplyGrace, [this] { return failure_.has_value(); });
   }
 
   void leave(Deadline deadline) {
@@ -144,7 +144,7 @@ class Member::Impl {
     std::string last_error = "no address was tried";
     while (true) {
       for (const auto& candidate : options_.coordinator) {
-        if (greet(candidate, deadline.earlier(Deadline::after(kAttemptTime)), last_error)) return;
+        if (greet(candidate, deadline, last_error)) return;
         if (deadline.expired()) {
           raise<DeadlineExceeded>("{} found no coordinator of job '{}' in time: {}",
                                   options_.task.to_string(), options_.job_id, last_error);
@@ -166,6 +166,7 @@ class Member::Impl {
       const std::lock_guard lock(mutex_);
       stage_ = Stage::kGreeting;
       ended_.reset();
+      coordinator_nonce_.clear();
       address_ = address;
       hello_ = make_hello();
     }
@@ -178,8 +179,12 @@ class Member::Impl {
     proto::FromMember message;
     *message.mutable_hello() = hello_;
     send(std::move(message));
+    // Whoever has answered once is worth waiting for.
+    const auto patience = options_.coordinator.size() > 1 ? Deadline::after(kAttemptTime) : Deadline::never();
     while (stage_ == Stage::kGreeting && !ended_ && !deadline.expired()) {
-      changed_.wait_until(lock, deadline.time_point());
+      if (coordinator_nonce_.empty() && patience.expired()) break;
+      changed_.wait_until(lock,
+                          (coordinator_nonce_.empty() ? deadline.earlier(patience) : deadline).time_point());
     }
     if (stage_ == Stage::kMember) return true;
     std::string reason;
@@ -253,6 +258,9 @@ class Member::Impl {
                            message.welcome().proof())) {
           heartbeat_timeout_ = std::chrono::milliseconds(message.welcome().heartbeat_timeout_ms());
           stage_ = Stage::kMember;
+          proto::FromMember first_word;  // with it we have joined
+          first_word.mutable_heartbeat();
+          send(std::move(first_word));
         } else {
           refusal_.set_reason("it does not know the job's secret itself, so it is not ours");
           stage_ = Stage::kRefused;

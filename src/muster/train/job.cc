@@ -10,6 +10,8 @@
 namespace muster {
 namespace {
 
+constexpr auto kLastWords = std::chrono::seconds(2);
+
 Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
   return limit ? Deadline::after(*limit) : Deadline::never();
 }
@@ -37,7 +39,11 @@ Job::Job(Config config) : config_(std::move(config)), identity_(find_identity(co
   join();
 }
 
-Job::~Job() = default;
+Job::~Job() {
+  member_.reset();
+  // The reason of an abort must reach the others before we go.
+  if (coordinator_) coordinator_->wait_idle(Deadline::after(kLastWords));
+}
 
 void Job::host_coordinator() {
   std::vector<Address> listen = identity_.coordinator;
