@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <numeric>
 #include <sstream>
 
@@ -64,7 +63,8 @@ void use_chief_address(Identity& identity) {
 // behind a shell.
 std::string session_parent() {
   std::ifstream file(fmt::format("/proc/{}/stat", getsid(0)));
-  const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string stat;
+  std::getline(file, stat);
   // "pid (command) state ppid ...", where the command may hold anything
   std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
   std::string state;

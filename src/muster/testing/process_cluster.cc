@@ -9,7 +9,6 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include <fmt/format.h>
 
@@ -167,7 +166,9 @@ std::vector<pid_t> processes_mentioning(const std::string& text) {
     const auto pid = parse_integer(entry.path().filename().string());
     if (!pid || *pid == getpid()) continue;
     std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    const std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    std::string command;
+    char c = 0;
+    while (file.get(c)) command += c;  // one that ends meanwhile gives an error, which is an end too
     if (command.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(*pid));
   }
   return found;
