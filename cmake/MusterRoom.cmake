@@ -3,6 +3,8 @@
 #   scripts/check-layers holds DEPENDS and the includes against the design's table.
 # muster_room_test(name SOURCES ... [LIBRARIES ...])
 #   One GoogleTest program a room: muster_<name>_test.
+# muster_room_bench(name SOURCES ...)
+#   The same with Google Benchmark: muster_<name>_bench.
 
 set_property(GLOBAL PROPERTY MUSTER_ROOMS "")
 
@@ -47,4 +49,13 @@ function(muster_room_test name)
   target_link_libraries(${target} PRIVATE
     muster_${name} ${ARG_LIBRARIES} muster_compile_options GTest::gtest_main GTest::gmock)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+endfunction()
+
+function(muster_room_bench name)
+  if(NOT MUSTER_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+  add_executable(muster_${name}_bench ${ARG_SOURCES})
+  target_link_libraries(muster_${name}_bench PRIVATE muster_${name} muster_compile_options benchmark::benchmark_main)
 endfunction()

@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using testing::run_ranks;
+using testing::ThreadCluster;
 
 Deadline soon() {
   return Deadline::after(30s);
@@ -66,7 +66,7 @@ class CoordinatorTest : public ::testing::Test {
 
 TEST_F(CoordinatorTest, TasksMeetExchangeValuesAndLeave) {
   start(workers(4));
-  const auto errors = run_ranks(4, 60s, [&](int rank) {
+  const auto errors = ThreadCluster(4, 60s).run([&](int rank) {
     Member member(options("worker", rank), soon());
     const auto tasks = member.wait_assembled(soon());
     ASSERT_EQ(tasks.size(), 4u);
@@ -88,7 +88,7 @@ TEST_F(CoordinatorTest, TasksMeetExchangeValuesAndLeave) {
 TEST_F(CoordinatorTest, ABarrierHoldsEveryoneUntilTheLastHasCome) {
   start(workers(3));
   std::atomic<int> arrived = 0;
-  const auto errors = run_ranks(3, 60s, [&](int rank) {
+  const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
     Member member(options("worker", rank), soon());
     for (int round = 1; round <= 10; ++round) {
       ++arrived;
@@ -154,7 +154,7 @@ TEST_F(CoordinatorTest, ACoordinatorThatDoesNotKnowTheSecretIsNotTrusted) {
 TEST_F(CoordinatorTest, AnAbortReachesEveryPendingAndLaterCall) {
   start(workers(3));
   std::atomic<int> told = 0;
-  const auto errors = run_ranks(3, 60s, [&](int rank) {
+  const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
     auto mine = options("worker", rank);
     mine.on_failure = [&](const std::string& reason) {
       EXPECT_THAT(reason, HasSubstr("no more disk"));
@@ -179,7 +179,7 @@ TEST_F(CoordinatorTest, AnAbortReachesEveryPendingAndLaterCall) {
 TEST_F(CoordinatorTest, AMemberThatVanishesIsNamedToTheOthers) {
   start(workers(2));
   std::promise<void> gone;
-  const auto errors = run_ranks(2, 60s, [&](int rank) {
+  const auto errors = ThreadCluster(2, 60s).run([&](int rank) {
     Member member(options("worker", rank), soon());
     member.wait_assembled(soon());
     if (rank == 1) return;  // destroyed without leaving
@@ -251,7 +251,7 @@ TEST_F(CoordinatorTest, ServersWaitForTheWorkers) {
   tasks["ps"] = {0};
   start(tasks);
   std::atomic<int> done = 0;
-  const auto errors = run_ranks(3, 60s, [&](int rank) {
+  const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
     Member member(rank == 2 ? options("ps", 0) : options("worker", rank), soon());
     member.wait_assembled(soon());
     if (rank == 2) {
@@ -282,7 +282,7 @@ TEST_F(CoordinatorTest, GarbageAndSilentConnectionsDisturbNobody) {
     if (i % 3 == 1) (void)!write(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24);
     sockets.push_back(fd);  // a third says nothing at all, and none hangs up
   }
-  const auto errors = run_ranks(2, 60s, [&](int rank) {
+  const auto errors = ThreadCluster(2, 60s).run([&](int rank) {
     Member member(options("worker", rank), soon());
     member.barrier("all", soon());
     member.leave(soon());

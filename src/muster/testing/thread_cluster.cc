@@ -12,14 +12,13 @@
 
 namespace muster::testing {
 
-std::vector<std::string> run_ranks(int ranks, std::chrono::milliseconds limit,
-                                   const std::function<void(int)>& body) {
+std::vector<std::string> ThreadCluster::run(const std::function<void(int)>& body) const {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<bool> ended(static_cast<size_t>(ranks));
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<bool> ended(static_cast<size_t>(ranks_));
+  std::vector<std::string> errors(static_cast<size_t>(ranks_));
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks_; ++rank) {
     threads.emplace_back([&, rank] {
       const ScopedLogTask task(fmt::format("rank/{}", rank));
       std::string error;
@@ -37,14 +36,14 @@ std::vector<std::string> run_ranks(int ranks, std::chrono::milliseconds limit,
   }
   {
     std::unique_lock lock(mutex);
-    const auto deadline = Deadline::after(limit);
+    const auto deadline = Deadline::after(limit_);
     const auto all_ended = [&] { return std::find(ended.begin(), ended.end(), false) == ended.end(); };
     if (!changed.wait_until(lock, deadline.time_point(), all_ended)) {
       std::string hanging;
-      for (int rank = 0; rank < ranks; ++rank) {
+      for (int rank = 0; rank < ranks_; ++rank) {
         if (!ended[static_cast<size_t>(rank)]) hanging += fmt::format(" {}", rank);
       }
-      MUSTER_CHECK(false, "ranks{} did not end within {}", hanging, format_seconds(limit));
+      MUSTER_CHECK(false, "ranks{} did not end within {}", hanging, format_seconds(limit_));
     }
   }
   for (auto& thread : threads) thread.join();

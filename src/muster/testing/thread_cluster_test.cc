@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 TEST(ThreadCluster, EveryRankRunsAndItsErrorIsKept) {
   std::atomic<int> sum = 0;
-  const auto errors = run_ranks(4, 30s, [&](int rank) {
+  const auto errors = ThreadCluster(4, 30s).run([&](int rank) {
     sum += rank;
     if (rank == 2) throw std::runtime_error("rank 2 has a reason");
   });
@@ -24,10 +24,9 @@ TEST(ThreadCluster, EveryRankRunsAndItsErrorIsKept) {
 
 TEST(ThreadClusterDeathTest, AHangNamesItsRanks) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_DEATH(run_ranks(2, 100ms,
-                         [](int rank) {
-                           while (rank == 1) std::this_thread::sleep_for(1s);
-                         }),
+  EXPECT_DEATH(ThreadCluster(2, 100ms).run([](int rank) {
+    while (rank == 1) std::this_thread::sleep_for(1s);
+  }),
                "ranks 1 did not end");
 }
 

@@ -31,7 +31,7 @@ TEST(Job, TasksOfAClusterMeetAtTheChief) {
   const ReservedPort chief("127.0.0.1");
   const ReservedPort other("127.0.0.1");
   const ReservedPort server("127.0.0.1");
-  const auto errors = testing::run_ranks(3, 60s, [&](int rank) {
+  const auto errors = testing::ThreadCluster(3, 60s).run([&](int rank) {
     Config config;
     config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{};ps=127.0.0.1:{}", chief.port(),
                                  other.port(), server.port());
