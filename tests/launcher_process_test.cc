@@ -101,12 +101,6 @@ class LauncherTest : public ::testing::Test {
     }
     return true;
   }
-  void wait_until_started(size_t processes) {
-    const auto deadline = soon();
-    while (testing::processes_mentioning("sleep\0" + mark).size() < processes && !deadline.expired())
-      std::this_thread::sleep_for(10ms);
-  }
-
   ProcessCluster cluster;
 };
 
@@ -171,6 +165,14 @@ TEST_F(LauncherTest, CtrlCEndsEverything) {
   cluster.wait_for_output(launcher, "worker/0 | up", soon());
   cluster.wait_for_output(launcher, "worker/1 | up", soon());
   cluster.signal_group(launcher, SIGINT);
+  EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGINT);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, ATaskThatNeverStopsWritingCanBeInterrupted) {
+  const int launcher = start({"--workers", "1", "--", "sh", "-c", "yes " + mark});
+  cluster.wait_for_output(launcher, mark, soon());
+  cluster.signal(launcher, SIGINT);
   EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGINT);
   EXPECT_TRUE(nothing_left());
 }

@@ -13,13 +13,10 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/tune.h"
-#include "muster/net/interface.h"
-#include "muster/net/secret.h"
 #include "muster/program.h"
 
 namespace muster {
@@ -30,6 +27,8 @@ using namespace std::chrono_literals;
 // When the job is aborted, tasks on Muster hear it themselves and end with a message; only then they are told
 // by signal.
 constexpr auto kDrainTime = 500ms;
+// Times 16 KiB: more than a pipe holds, so that the last words of a task that has ended are all read.
+constexpr int kReadsAtOnce = 16;
 constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
 
 std::string signal_name(int number) {
@@ -55,7 +54,6 @@ Launcher::Launcher(LaunchOptions options)
     : options_(std::move(options)),
       program_(find_program(options_.command.front(),
                             options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
-      config_(options_.config),
       shared_(std::make_unique<Shared>()) {
   options_.shape.tasks();  // throws if it can't be
   if (options_.node < 0 || options_.node >= options_.shape.nodes) {
@@ -87,12 +85,9 @@ Launcher::Launcher(LaunchOptions options)
 
 Launcher::~Launcher() {
   tasks_.clear();
-  if (shared_->waiter.joinable())
-    shared_->waiter.join();  // the barrier it waits in has completed, or the job was aborted
-  member_.reset();
-  // The other nodes learn how it ended before their coordinator goes.
-  if (coordinator_) coordinator_->wait_idle(Deadline::after(options_.grace));
-  coordinator_.reset();
+  // The barrier that it waits in has completed, or the job was aborted.
+  if (shared_->waiter.joinable()) shared_->waiter.join();
+  nodes_.reset();
   set_log_sink(nullptr);
   close(signals_);
   close(wake_);
@@ -103,7 +98,7 @@ int Launcher::run() {
     prepare_tasks(meet_or_be_interrupted());
     for (size_t i = 0; i < tasks_.size(); ++i) start(i);
   } catch (const Error& error) {
-    if (member_) member_->abort(error.what());
+    if (nodes_) nodes_->abort(error.what(), std::nullopt);
     throw;
   }
   while (any_running(/*workers_only=*/false) || stage_ == Stage::kRunning) poll_once();
@@ -114,8 +109,18 @@ int Launcher::run() {
 ClusterSpec Launcher::meet_or_be_interrupted() {
   auto meeting = std::async(std::launch::async, [this] {
     const std::shared_ptr<void> wake(nullptr, [this](void*) { eventfd_write(wake_, 1); });
-    meet_nodes();
-    return exchange_addresses(task_host());
+    nodes_ = std::make_unique<NodeMeeting>(NodeMeeting::Options{
+        .shape = options_.shape,
+        .node = options_.node,
+        .config = options_.config,
+        .loss_policy = options_.max_restarts > 0 ? LossPolicy::kRejoin : LossPolicy::kAbort,
+        .grace = options_.grace,
+        .on_failure = [this](const std::string& reason) {
+          const std::lock_guard lock(shared_->mutex);
+          shared_->aborted = reason;
+          eventfd_write(wake_, 1);
+        }});
+    return nodes_->exchange_addresses();
   });
   std::array<pollfd, 2> waits = {
       {{.fd = signals_, .events = POLLIN, .revents = 0}, {.fd = wake_, .events = POLLIN, .revents = 0}}};
@@ -131,90 +136,9 @@ ClusterSpec Launcher::meet_or_be_interrupted() {
   return meeting.get();
 }
 
-// Node 0 hosts the coordinator; the launchers of all nodes join it as observers.
-void Launcher::meet_nodes() {
-  if (config_.job_id.empty()) config_.job_id = options_.shape.nodes > 1 ? "muster" : random_token();
-  if (config_.secret.empty()) {
-    if (options_.shape.nodes > 1) {
-      say("the job has no secret: whoever can reach the coordinator can join it; set MUSTER_SECRET to the "
-          "same text on every node");
-      config_.secret = "without a secret: " + config_.job_id;
-    } else {
-      config_.secret = random_token();
-    }
-  }
-  Address address =
-      config_.coordinator.empty() ? Address{"127.0.0.1", 0} : Address::parse(config_.coordinator);
-  if (options_.node == 0) {
-    Address listen = address;
-    if (!is_loopback(listen.host)) listen.host = "::";
-    coordinator_ = std::make_unique<Coordinator>(Coordinator::Options{
-        .listen = {listen},
-        .job_id = config_.job_id,
-        .secret = config_.secret,
-        .tasks = options_.shape.tasks(),
-        .heartbeat_timeout = config_.heartbeat_timeout,
-        .loss_policy = options_.max_restarts > 0 ? LossPolicy::kRejoin : LossPolicy::kAbort});
-    address.port = coordinator_->address().port;
-  }
-  config_.coordinator = address.to_string();
-  member_ = std::make_unique<Member>(Member::Options{.coordinator = {address},
-                                                     .job_id = config_.job_id,
-                                                     .secret = config_.secret,
-                                                     .task = TaskName::of("launcher", options_.node),
-                                                     .tasks = options_.shape.tasks(),
-                                                     .address = "",
-                                                     .observer = true,
-                                                     .on_failure =
-                                                         [this](const std::string& reason) {
-                                                           const std::lock_guard lock(shared_->mutex);
-                                                           shared_->aborted = reason;
-                                                           eventfd_write(wake_, 1);
-                                                         }},
-                                     Deadline::after(config_.join_timeout));
-}
-
-std::string Launcher::task_host() const {
-  if (!config_.interface.empty()) return choose_interface(list_interfaces(), config_.interface).address;
-  if (options_.shape.nodes == 1) return "127.0.0.1";
-  return address_towards(Address::parse(config_.coordinator));
-}
-
-// Every node reserves the ports of its own tasks and tells the others.
-ClusterSpec Launcher::exchange_addresses(const std::string& host) {
-  const auto& shape = options_.shape;
-  nlohmann::json mine;
-  mine["shape"] = fmt::format("--workers {} --ps {} --nnodes {}", shape.workers, shape.servers, shape.nodes);
-  for (const auto& task : shape.tasks_of_node(options_.node)) {
-    ports_.emplace_back(host);
-    mine["tasks"][task.to_string()] = Address{host, ports_.back().port()}.to_string();
-  }
-  ports_.emplace_back(host);
-  mine["master"] = Address{host, ports_.back().port()}.to_string();
-
-  const auto deadline = Deadline::after(config_.join_timeout);
-  const auto key = [](int node) { return fmt::format("muster/node/{}", node); };
-  member_->put(key(options_.node), mine.dump(), deadline);
-  std::map<std::string, ClusterSpec::Tasks> jobs;
-  for (int node = 0; node < shape.nodes; ++node) {
-    const auto theirs = nlohmann::json::parse(member_->get(key(node), deadline));
-    if (theirs["shape"] != mine["shape"]) {
-      raise<InvalidArgument>("the nodes were started differently: node {} with {}, node {} with {}", node,
-                             theirs["shape"].get<std::string>(), options_.node,
-                             mine["shape"].get<std::string>());
-    }
-    if (node == 0) master_ = Address::parse(theirs["master"].get<std::string>());
-    for (const auto& [name, address] : theirs["tasks"].items()) {
-      const auto task = TaskName::parse(name);
-      jobs[*task.job][*task.task] = Address::parse(address.get<std::string>());
-    }
-  }
-  return ClusterSpec(std::move(jobs));
-}
-
 void Launcher::prepare_tasks(const ClusterSpec& cluster) {
   const auto names = options_.shape.tasks_of_node(options_.node);
-  Environment environment = config_.environment;
+  Environment environment = options_.config.environment;
   if (options_.tune) {
     const auto cpu = CpuFeatures::detect();
     std::string chosen;
@@ -225,7 +149,7 @@ void Launcher::prepare_tasks(const ClusterSpec& cluster) {
     }
     if (!chosen.empty()) say(fmt::format("tuned for {}:{} (--no-tune leaves all alone)", cpu.brand, chosen));
   }
-  Config config = config_;
+  Config config = nodes_->config();
   if (config.progress == ProgressStyle::kAuto) {
     config.progress = isatty(STDERR_FILENO) == 1 ? ProgressStyle::kLive : ProgressStyle::kPlain;
   }
@@ -236,7 +160,7 @@ void Launcher::prepare_tasks(const ClusterSpec& cluster) {
                                                           .shape = options_.shape,
                                                           .node = options_.node,
                                                           .cluster = cluster,
-                                                          .master = master_})});
+                                                          .master = nodes_->master()})});
   }
 }
 
@@ -315,7 +239,8 @@ void Launcher::read_signals() {
 void Launcher::read_output(size_t index, int stream) {
   TaskProcess& process = *tasks_[index].process;
   std::array<char, 16384> buffer{};
-  while (true) {
+  // A task that never stops writing must not keep us from signals and from the others.
+  for (int round = 0; round < kReadsAtOnce; ++round) {
     const ssize_t size = read(process.pipe(stream), buffer.data(), buffer.size());
     if (size > 0) {
       output_->write(index, stream + 1, {buffer.data(), static_cast<size_t>(size)});
@@ -346,7 +271,7 @@ void Launcher::task_ended(size_t index) {
   const Exit exit = *task.process->exit();
   const std::string name = task.name.short_name();
   if (exit.ok()) {
-    if (coordinator_) coordinator_->exited(task.name, exit.describe());
+    nodes_->task_done(task.name);
     return;
   }
   if (task.told_to_stop || stage_ == Stage::kFinishing) return;
@@ -386,7 +311,7 @@ void Launcher::check_done() {
     } else if (!shared_->waiter.joinable()) {
       shared_->waiter = std::thread([this] {
         try {
-          member_->barrier("muster/launchers", Deadline::never(), "launcher");
+          nodes_->wait_for_all();
         } catch (const Error&) {
           return;  // aborted: the launcher is told through its member
         }
@@ -411,19 +336,10 @@ void Launcher::begin_stopping(int exit_code, bool at_once) {
   term_at_ = Deadline::after(at_once ? 0ms : kDrainTime);
   kill_at_.reset();
   if (interrupted_) {
-    abort_job("the user stopped the job", std::nullopt);
+    nodes_->abort("the user stopped the job", std::nullopt);
   } else if (first_failure_) {
     const Task& task = tasks_[*first_failure_];
-    abort_job(fmt::format("{} {}", task.name.short_name(), task.process->exit()->describe()), task.name);
-  }
-}
-
-// Does nothing when the job is aborted already.
-void Launcher::abort_job(const std::string& reason, std::optional<TaskName> by) {
-  if (coordinator_) {
-    coordinator_->abort(reason, std::move(by));
-  } else {
-    member_->abort(reason);
+    nodes_->abort(fmt::format("{} {}", task.name.short_name(), task.process->exit()->describe()), task.name);
   }
 }
 
@@ -442,19 +358,20 @@ int Launcher::conclude() {
     reason = shared_->aborted;
   }
   if (!exit_code_ || *exit_code_ == 0) {
-    if (member_ && !reason) member_->leave(Deadline::after(config_.heartbeat_timeout));
+    try {
+      if (!reason) nodes_->leave();
+    } catch (const Error& error) {
+      log_debug("the work was done, but the launcher could not leave: {}", error.what());
+    }
     return 0;
   }
   if (interrupted_) return *exit_code_;
   // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
   std::optional<size_t> culprit = first_failure_;
-  if (coordinator_) {
-    const auto aborted = coordinator_->aborted();
-    if (aborted && aborted->by) {
-      const size_t index = index_of(*aborted->by);
-      if (index < tasks_.size() && !tasks_[index].told_to_stop && !tasks_[index].process->exit()->ok())
-        culprit = index;
-    }
+  if (const auto named = nodes_->culprit()) {
+    const size_t index = index_of(*named);
+    if (index < tasks_.size() && !tasks_[index].told_to_stop && !tasks_[index].process->exit()->ok())
+      culprit = index;
   }
   if (!culprit) {
     output_->warn(fmt::format("the job failed: {}", reason.value_or("aborted")));

@@ -20,10 +20,8 @@
 #include <vector>
 
 #include "muster/base/config.h"
-#include "muster/cluster/coordinator.h"
-#include "muster/cluster/member.h"
 #include "muster/launch_plan.h"
-#include "muster/net/reserved_port.h"
+#include "muster/node_meeting.h"
 #include "muster/output.h"
 #include "muster/task_process.h"
 #include "muster/warden.h"
@@ -62,9 +60,6 @@ class Launcher {
   enum class Stage { kRunning, kFinishing, kStopping };
 
   ClusterSpec meet_or_be_interrupted();
-  void meet_nodes();
-  std::string task_host() const;
-  ClusterSpec exchange_addresses(const std::string& host);
   void prepare_tasks(const ClusterSpec& cluster);
   void start(size_t index);
 
@@ -76,7 +71,6 @@ class Launcher {
   void check_done();
   void begin_finishing();
   void begin_stopping(int exit_code, bool at_once);
-  void abort_job(const std::string& reason, std::optional<TaskName> by);
   void stop_tasks(int signal);
   bool any_running(bool workers_only) const;
   int conclude();
@@ -85,15 +79,11 @@ class Launcher {
 
   const LaunchOptions options_;
   const std::string program_;
-  Config config_;  // the tasks', completed by meet_nodes
   Warden warden_;
   int signals_ = -1;
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
   std::unique_ptr<Output> output_;
-  std::unique_ptr<Coordinator> coordinator_;  // on node 0
-  std::unique_ptr<Member> member_;
-  std::vector<ReservedPort> ports_;  // held as long as the launch: a restarted task finds its own free
-  Address master_;
+  std::unique_ptr<NodeMeeting> nodes_;
   std::vector<Task> tasks_;
 
   Stage stage_ = Stage::kRunning;

@@ -26,6 +26,7 @@ std::string secret_of(const Config& config, const Identity& identity) {
 Job::Job(Config config) : config_(std::move(config)), identity_(find_identity(config_)) {
   set_log_level(config_.log_level);
   set_log_task(identity_.task.short_name());
+  log_debug("started by {}; settings:\n{}", identity_.launcher, config_.to_string());
   if (identity_.alone()) {
     const Host host = Host::local();
     tasks_ = {{.task = identity_.task,

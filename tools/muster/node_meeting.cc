@@ -1,0 +1,120 @@
+#include "muster/node_meeting.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/net/interface.h"
+#include "muster/net/secret.h"
+
+namespace muster {
+
+NodeMeeting::NodeMeeting(Options options) : options_(std::move(options)), config_(options_.config) {
+  const bool several = options_.shape.nodes > 1;
+  if (config_.job_id.empty()) config_.job_id = several ? "muster" : random_token();
+  if (config_.secret.empty()) {
+    config_.secret = several ? "without a secret: " + config_.job_id : random_token();
+    if (several) {
+      log_warning(
+          "the job has no secret: whoever can reach the coordinator can join it; set MUSTER_SECRET to the "
+          "same text on every node");
+    }
+  }
+  Address address =
+      config_.coordinator.empty() ? Address{"127.0.0.1", 0} : Address::parse(config_.coordinator);
+  if (options_.node == 0) {
+    Address listen = address;
+    // A name may resolve to a loopback address on its own host, where nobody else would find us.
+    if (!is_loopback(listen.host)) listen.host = "::";
+    coordinator_ =
+        std::make_unique<Coordinator>(Coordinator::Options{.listen = {listen},
+                                                           .job_id = config_.job_id,
+                                                           .secret = config_.secret,
+                                                           .tasks = options_.shape.tasks(),
+                                                           .heartbeat_timeout = config_.heartbeat_timeout,
+                                                           .loss_policy = options_.loss_policy});
+    address.port = coordinator_->address().port;
+  }
+  config_.coordinator = address.to_string();
+  member_ = std::make_unique<Member>(Member::Options{.coordinator = {address},
+                                                     .job_id = config_.job_id,
+                                                     .secret = config_.secret,
+                                                     .task = TaskName::of("launcher", options_.node),
+                                                     .tasks = options_.shape.tasks(),
+                                                     .address = "",
+                                                     .observer = true,
+                                                     .on_failure = options_.on_failure},
+                                     Deadline::after(config_.join_timeout));
+}
+
+NodeMeeting::~NodeMeeting() {
+  member_.reset();
+  if (coordinator_) coordinator_->wait_idle(Deadline::after(options_.grace));
+}
+
+std::string NodeMeeting::task_host() const {
+  if (!config_.interface.empty()) return choose_interface(list_interfaces(), config_.interface).address;
+  if (options_.shape.nodes == 1) return "127.0.0.1";
+  return address_towards(Address::parse(config_.coordinator));
+}
+
+ClusterSpec NodeMeeting::exchange_addresses() {
+  const std::string host = task_host();
+  const auto& shape = options_.shape;
+  nlohmann::json mine;
+  mine["shape"] = fmt::format("--workers {} --ps {} --nnodes {}", shape.workers, shape.servers, shape.nodes);
+  for (const auto& task : shape.tasks_of_node(options_.node)) {
+    ports_.emplace_back(host);
+    mine["tasks"][task.to_string()] = Address{host, ports_.back().port()}.to_string();
+  }
+  ports_.emplace_back(host);
+  mine["master"] = Address{host, ports_.back().port()}.to_string();
+
+  const auto deadline = Deadline::after(config_.join_timeout);
+  const auto key = [](int node) { return fmt::format("muster/node/{}", node); };
+  member_->put(key(options_.node), mine.dump(), deadline);
+  std::map<std::string, ClusterSpec::Tasks> jobs;
+  for (int node = 0; node < shape.nodes; ++node) {
+    const auto theirs = nlohmann::json::parse(member_->get(key(node), deadline));
+    if (theirs["shape"] != mine["shape"]) {
+      raise<InvalidArgument>("the nodes were started differently: node {} with {}, node {} with {}", node,
+                             theirs["shape"].get<std::string>(), options_.node,
+                             mine["shape"].get<std::string>());
+    }
+    if (node == 0) master_ = Address::parse(theirs["master"].get<std::string>());
+    for (const auto& [name, address] : theirs["tasks"].items()) {
+      const auto task = TaskName::parse(name);
+      jobs[*task.job][*task.task] = Address::parse(address.get<std::string>());
+    }
+  }
+  return ClusterSpec(std::move(jobs));
+}
+
+void NodeMeeting::abort(const std::string& reason, std::optional<TaskName> by) {
+  if (coordinator_) {
+    coordinator_->abort(reason, std::move(by));
+  } else {
+    member_->abort(reason);
+  }
+}
+
+std::optional<TaskName> NodeMeeting::culprit() const {
+  if (!coordinator_) return std::nullopt;
+  const auto aborted = coordinator_->aborted();
+  return aborted ? aborted->by : std::nullopt;
+}
+
+void NodeMeeting::task_done(const TaskName& task) {
+  if (coordinator_) coordinator_->exited(task, "exited with code 0");
+}
+
+void NodeMeeting::wait_for_all() {
+  member_->barrier("muster/launchers", Deadline::never(), "launcher");
+}
+
+void NodeMeeting::leave() {
+  member_->leave(Deadline::after(config_.heartbeat_timeout));
+}
+
+}  // namespace muster
