@@ -41,9 +41,9 @@ uint64_t enabled_states() {
 
 std::string brand_string() {
   std::array<char, 49> text{};
-  for (uint32_t i = 0; i < 3; ++i) {
-    const Leaf leaf = read_leaf(0x80000002U + i);
-    std::memcpy(text.data() + i * 16, &leaf, 16);
+  for (size_t i = 0; i < 3; ++i) {
+    const Leaf leaf = read_leaf(0x80000002U + static_cast<uint32_t>(i));
+    std::memcpy(text.data() + i * sizeof(leaf), &leaf, sizeof(leaf));
   }
   std::string brand(text.data());
   brand.erase(0, brand.find_first_not_of(' '));

@@ -50,7 +50,7 @@ std::vector<std::string> Environment::names_with_prefix(const std::string& prefi
 std::vector<std::string> Environment::assignments() const {
   std::vector<std::string> result;
   result.reserve(variables_.size());
-  for (const auto& [name, value] : variables_) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables_) result.push_back(fmt::format("{}={}", name, value));
   return result;
 }
 
