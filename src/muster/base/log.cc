@@ -120,7 +120,9 @@ ScopedLogTask::~ScopedLogTask() {
 }
 
 void set_log_sink(LogSink sink) {
-  process_log().sink = sink;
+  auto& log = process_log();
+  const std::lock_guard lock(log.mutex);
+  log.sink = std::move(sink);
 }
 
 void flush_log() {

@@ -22,7 +22,7 @@ constexpr auto kReminderInterval = std::chrono::seconds(3);
 // the other way round.
 class Coordinator::Impl {
  public:
-  explicit Impl(Options options)
+  explicit Impl(const Options& options)
       : state_({.job_id = options.job_id,
                 .secret = options.secret,
                 .tasks = options.tasks,
@@ -108,7 +108,7 @@ class Coordinator::Impl {
   std::thread ticker_;
 };
 
-Coordinator::Coordinator(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Coordinator::Coordinator(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 
 Coordinator::~Coordinator() = default;
 

@@ -41,7 +41,7 @@ class Coordinator {
   };
 
   /// Listens. Throws SystemError that names the addresses when none is free.
-  explicit Coordinator(Options options);
+  explicit Coordinator(const Options& options);
 
   /// Ends all sessions.
   ~Coordinator();
