@@ -14,7 +14,7 @@ constexpr double kDeviation = 0.3081;
 
 std::filesystem::path find_file(const std::filesystem::path& folder, const std::string& name) {
   for (const char* ending : {"", ".gz"}) {
-    const auto path = folder / (name + ending);
+    auto path = folder / (name + ending);
     if (std::filesystem::exists(path)) return path;
   }
   raise<InvalidArgument>("{} has no file {} or {}.gz; scripts/fetch-mnist gets the data set", folder.string(),

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -60,7 +61,7 @@ std::string Progress::render(int64_t done, const std::string& text, Clock::time_
   std::string left;
   if (share > 0) {
     const double elapsed = std::chrono::duration<double>(now - start_).count();
-    const auto seconds = static_cast<int64_t>(elapsed / share - elapsed + 0.5);
+    const auto seconds = std::llround(elapsed / share - elapsed);
     left = fmt::format("  {}:{:02} left", seconds / 60, seconds % 60);
   }
   return fmt::format("[{:<{}}] {:3.0f}%  {}{}", bar, kBarWidth, share * 100, text, left);
