@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/environment.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
 
@@ -124,10 +125,8 @@ int main(int argc, char** argv) {
                                         "mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"",
                                         muster::testing::self_path()};
     command.insert(command.end(), argv + 1, argv + argc);
-    std::vector<char*> pointers;
-    for (auto& word : command) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    execvp(pointers[0], pointers.data());
+    const auto arguments = muster::exec_pointers(command);
+    execvp(arguments[0], arguments.data());
     perror("unshare");
     return 1;
   }

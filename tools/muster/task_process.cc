@@ -15,14 +15,6 @@
 namespace muster {
 namespace {
 
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  result.reserve(strings.size() + 1);
-  for (auto& text : strings) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 std::array<int, 2> make_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) raise<SystemError>("no pipe: {}", describe_errno(errno));
@@ -41,8 +33,8 @@ TaskProcess::TaskProcess(const std::string& program, const std::vector<std::stri
                          const Environment& environment) {
   auto argument_text = arguments;
   auto variable_text = environment.assignments();
-  const auto argv = pointers(argument_text);
-  const auto envp = pointers(variable_text);
+  const auto argv = exec_pointers(argument_text);
+  const auto envp = exec_pointers(variable_text);
   const auto out = make_pipe();
   const auto err = make_pipe();
   const auto failure = make_pipe();  // carries errno when exec fails

@@ -54,4 +54,12 @@ std::vector<std::string> Environment::assignments() const {
   return result;
 }
 
+std::vector<char*> exec_pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (auto& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
 }  // namespace muster

@@ -38,4 +38,7 @@ class Environment {
   std::map<std::string, std::string> variables_;
 };
 
+/// Pointers to the texts with a null at the end, as execve wants them; valid as long as `texts` is.
+std::vector<char*> exec_pointers(std::vector<std::string>& texts);
+
 }  // namespace muster

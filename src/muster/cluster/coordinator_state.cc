@@ -69,7 +69,7 @@ void CoordinatorState::received(SessionId id, const proto::FromMember& message, 
       return abort(fmt::format("{}: {}", session.self.describe(), message.abort().reason()),
                    session.self.task);
     case proto::FromMember::kLeave:
-      return on_leave(id, session, now);
+      return on_leave(id, session);
     default:
       return refuse(id, session, "a message that members do not send");
   }
@@ -236,7 +236,7 @@ void CoordinatorState::announce_if_complete() {
   broadcast(message);
 }
 
-void CoordinatorState::on_leave(SessionId id, Session& session, Time) {
+void CoordinatorState::on_leave(SessionId id, Session& session) {
   tasks_.at(session.self.task).phase = Phase::kLeft;
   log_debug("{} left", session.self.describe());
   session.stage = Stage::kClosing;

@@ -103,7 +103,7 @@ class CoordinatorState {
   void on_proof(SessionId id, Session& session, const proto::Proof& proof);
   void admit(SessionId id, Session& session);
   void on_request(SessionId id, const proto::Request& request, Time now);
-  void on_leave(SessionId id, Session& session, Time now);
+  void on_leave(SessionId id, Session& session);
   void refuse(SessionId id, Session& session, const std::string& reason, bool other_job = false);
   void turn_away(SessionId id, Session& session, const std::string& reason, bool other_job);
 

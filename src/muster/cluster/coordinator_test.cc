@@ -178,7 +178,6 @@ TEST_F(CoordinatorTest, AnAbortReachesEveryPendingAndLaterCall) {
 
 TEST_F(CoordinatorTest, AMemberThatVanishesIsNamedToTheOthers) {
   start(workers(2));
-  std::promise<void> gone;
   const auto errors = ThreadCluster(2, 60s).run([&](int rank) {
     Member member(options("worker", rank), soon());
     member.wait_assembled(soon());

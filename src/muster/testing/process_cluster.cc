@@ -27,13 +27,6 @@ Environment clean_environment() {
   return environment;
 }
 
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (auto& text : strings) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 }  // namespace
 
 std::string self_path() {
@@ -45,8 +38,8 @@ int ProcessCluster::start(const Program& program) {
   for (const auto& [name, value] : program.environment) environment.set(name, value);
   auto assignments = environment.assignments();
   auto command = program.command;
-  const auto argv = pointers(command);
-  const auto envp = pointers(assignments);
+  const auto argv = exec_pointers(command);
+  const auto envp = exec_pointers(assignments);
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) raise<SystemError>("no pipe: {}", describe_errno(errno));
   const pid_t parent = getpid();
