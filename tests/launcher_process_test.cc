@@ -21,6 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProcessCluster;
@@ -65,6 +66,17 @@ int throw_in_worker_1(const std::vector<std::string>&) {
   return run_body([](Job& job) {
     job.barrier("start");
     if (job.task() == TaskName::of("worker", 1)) throw Error("no more disk in worker 1");
+    job.barrier("never");
+  });
+}
+
+int abort_and_linger_in_worker_1(const std::vector<std::string>&) {
+  return run_body([](Job& job) {
+    job.barrier("start");
+    if (job.task() == TaskName::of("worker", 1)) {
+      job.abort("no more disk in worker 1");
+      pause();
+    }
     job.barrier("never");
   });
 }
@@ -141,8 +153,16 @@ TEST_F(LauncherTest, AnExceptionIsTheReasonAndTheOthersAreNotBlamed) {
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_THAT(
       result.output,
-      AllOf(HasSubstr("the job failed: worker/1 exited with code 1"), HasSubstr("no more disk in worker 1"),
+      AllOf(ContainsRegex("the job (failed|was aborted): worker/1"), HasSubstr("no more disk in worker 1"),
             Not(HasSubstr("the job failed: worker/0")), Not(HasSubstr("the job failed: worker/2"))));
+}
+
+TEST_F(LauncherTest, ATaskThatIsSlowToEndAfterItsFailureIsBlamedAllTheSame) {
+  const auto result =
+      run_to_end({"--workers", "3", "--", self(), "--task-main=abort_and_linger_in_worker_1"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("muster   | the job was aborted: worker/1"),
+                                   Not(HasSubstr("the job failed:"))));
 }
 
 TEST_F(LauncherTest, AKilledWorkerIsReportedByName) {
@@ -375,5 +395,6 @@ int main(int argc, char** argv) {
                                     {{"wait_for_ever", muster::wait_for_ever},
                                      {"fail_once", muster::fail_once},
                                      {"throw_in_worker_1", muster::throw_in_worker_1},
+                                     {"abort_and_linger_in_worker_1", muster::abort_and_linger_in_worker_1},
                                      {"serve_for_ever", muster::serve_for_ever}});
 }

@@ -368,24 +368,26 @@ int Launcher::conclude() {
   if (interrupted_) return *exit_code_;
   // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
   std::optional<size_t> culprit = first_failure_;
-  if (const auto named = nodes_->culprit()) {
-    const size_t index = index_of(*named);
-    if (index < tasks_.size() && !tasks_[index].told_to_stop && !tasks_[index].process->exit()->ok())
-      culprit = index;
-  }
-  if (!culprit) {
-    output_->warn(fmt::format("the job failed: {}", reason.value_or("aborted")));
+  if (const auto named = nodes_->culprit()) culprit = index_of(*named);
+  const std::string aborted = reason.value_or("the job was aborted");
+  if (!culprit || *culprit == tasks_.size()) {  // nobody's fault, or that of a task on another node
+    output_->warn(aborted);
     return *exit_code_;
   }
   const Task& task = tasks_[*culprit];
-  output_->warn(
-      fmt::format("the job failed: {} {}", task.name.short_name(), task.process->exit()->describe()));
+  const Exit exit = *task.process->exit();
+  // A task that gave a reason and was then too slow to end was ended by us: its reason counts, not our
+  // signal.
+  const bool ended_by_itself = !task.told_to_stop && !exit.ok();
+  output_->warn(ended_by_itself
+                    ? fmt::format("the job failed: {} {}", task.name.short_name(), exit.describe())
+                    : aborted);
   const auto lines = output_->last_lines(*culprit);
   if (!lines.empty()) {
     say(fmt::format("the last lines of {}:", task.name.short_name()));
     for (const auto& line : lines) say("  " + line);
   }
-  return task.process->exit()->as_exit_code();
+  return ended_by_itself ? exit.as_exit_code() : 1;
 }
 
 }  // namespace muster
