@@ -119,6 +119,10 @@ ScopedLogTask::~ScopedLogTask() {
   thread_task = std::move(previous_);
 }
 
+std::string log_task() {
+  return thread_task;
+}
+
 void set_log_sink(LogSink sink) {
   auto& log = process_log();
   const std::lock_guard lock(log.mutex);

@@ -36,6 +36,9 @@ class ScopedLogTask {
   std::string previous_;
 };
 
+/// The task that this thread was given; "" when only the process has one. For threads that work for another.
+std::string log_task();
+
 /// Where lines go instead of standard error; for tests and for the launcher's own output. An empty one
 /// restores. It is called under the log's lock: it must not log.
 using LogSink = std::function<void(std::string_view line)>;

@@ -1,6 +1,7 @@
 #include "muster/base/text.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -85,6 +86,18 @@ std::string format_duration(std::chrono::milliseconds duration) {
   if (count % 60000 != 0 || count == 0) return fmt::format("{}s", count / 1000);
   if (count % 3600000 != 0) return fmt::format("{}m", count / 60000);
   return fmt::format("{}h", count / 3600000);
+}
+
+std::string format_bytes(size_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return value == std::floor(value) || value >= 100 ? fmt::format("{:.0f} {}", value, kUnits[unit])
+                                                    : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 }  // namespace muster

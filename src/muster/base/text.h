@@ -25,4 +25,7 @@ std::optional<long long> parse_integer(std::string_view text);
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 std::string format_duration(std::chrono::milliseconds duration);
 
+/// "64 KiB", "1.5 GiB", "12 B".
+std::string format_bytes(size_t bytes);
+
 }  // namespace muster

@@ -42,6 +42,14 @@ TEST(FormatDuration, ReadsBackAsTheSame) {
   }
 }
 
+TEST(FormatBytes, UsesTheUnitThatReadsBest) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1000), "1000 B");
+  EXPECT_EQ(format_bytes(65536), "64 KiB");
+  EXPECT_EQ(format_bytes(3 << 19), "1.5 MiB");
+  EXPECT_EQ(format_bytes(size_t{1} << 50), "1024 TiB");
+}
+
 TEST(Split, KeepsEmptyParts) {
   EXPECT_EQ(split("a,,b", ','), (std::vector<std::string>{"a", "", "b"}));
   EXPECT_EQ(split("", ','), (std::vector<std::string>{""}));

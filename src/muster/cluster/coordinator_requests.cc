@@ -74,9 +74,10 @@ std::vector<TaskName> CoordinatorState::participants(const proto::Barrier& barri
 }
 
 void CoordinatorState::settle_barriers() {
-  std::map<std::string, std::set<SessionId>> arrived;
+  std::map<std::string, std::map<SessionId, std::string>> arrived;  // with what each brought
   for (const auto& pending : pending_) {
-    if (pending.request.has_barrier()) arrived[pending.request.barrier().name()].insert(pending.session);
+    const auto& barrier = pending.request.barrier();
+    if (pending.request.has_barrier()) arrived[barrier.name()][pending.session] = barrier.value();
   }
   std::vector<Pending> waiting;
   std::swap(waiting, pending_);
@@ -86,16 +87,20 @@ void CoordinatorState::settle_barriers() {
       continue;
     }
     const auto& barrier = pending.request.barrier();
-    bool complete = true;
+    std::vector<std::string> values;
+    const auto members = participants(barrier);
     const TaskName* gone = nullptr;
-    for (const auto& name : participants(barrier)) {
+    for (const auto& name : members) {
       const TaskState& state = tasks_.at(name);
-      if (state.phase == Phase::kJoined && arrived[barrier.name()].contains(state.session)) continue;
-      complete = false;
-      if (state.phase == Phase::kLeft) gone = &tasks_.find(name)->first;
+      const auto& here = arrived[barrier.name()];
+      if (state.phase == Phase::kJoined && here.contains(state.session)) {
+        values.push_back(here.at(state.session));
+      } else if (state.phase == Phase::kLeft) {
+        gone = &tasks_.find(name)->first;
+      }
     }
-    if (complete) {
-      reply(pending, proto::Reply::OK, "");
+    if (values.size() == members.size()) {
+      reply(pending, proto::Reply::OK, "", "", values);
     } else if (gone != nullptr) {
       reply(pending, proto::Reply::PEER_LOST,
             fmt::format("barrier '{}' can't complete: {} has already finished", barrier.name(),
@@ -107,13 +112,14 @@ void CoordinatorState::settle_barriers() {
 }
 
 void CoordinatorState::reply(const Pending& pending, proto::Reply::Code code, const std::string& text,
-                             const std::string& value) {
+                             const std::string& value, const std::vector<std::string>& values) {
   proto::FromCoordinator message;
   auto& answer = *message.mutable_reply();
   answer.set_id(pending.request.id());
   answer.set_code(code);
   answer.set_message(text);
   answer.set_value(value);
+  answer.mutable_values()->Add(values.begin(), values.end());
   actions_.send(pending.session, std::move(message));
 }
 

@@ -168,6 +168,7 @@ void CoordinatorState::admit(SessionId id, Session& session) {
     log_debug("{} joined{}", session.self.describe(),
               state.expected ? fmt::format(" ({})", joined_count()) : "");
   }
+  if (state.expected) abort_if_some_never_come();
   if (state.expected || assembled_) announce_if_complete();
 }
 
@@ -297,14 +298,23 @@ void CoordinatorState::lose(SessionId id, Session& session, const std::string& h
 void CoordinatorState::exited(const TaskName& task, const std::string& how) {
   const auto found = tasks_.find(task);
   if (found == tasks_.end() || aborted_ || finished_) return;
-  const TaskState& state = found->second;
+  TaskState& state = found->second;
   if (state.phase != Phase::kAbsent) return;  // its stream tells what became of it
+  state.ended = how;
+  abort_if_some_never_come();
+}
+
+// A program that is not built on Muster never joins: as long as nobody has joined, nobody waits for it.
+void CoordinatorState::abort_if_some_never_come() {
+  if (aborted_ || options_.loss_policy != LossPolicy::kAbort) return;
   const bool anybody = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& other) {
     return other.second.expected && other.second.phase == Phase::kJoined;
   });
-  // A program that is not built on Muster never joins: nobody waits for it.
-  if (anybody && options_.loss_policy == LossPolicy::kAbort) {
-    abort(fmt::format("{} {} before it joined", task.short_name(), how), task);
+  if (!anybody) return;
+  for (const auto& [name, state] : tasks_) {
+    if (state.expected && state.phase == Phase::kAbsent && !state.ended.empty()) {
+      return abort(fmt::format("{} {} before it joined", name.short_name(), state.ended), name);
+    }
   }
 }
 

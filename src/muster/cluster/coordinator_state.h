@@ -91,6 +91,7 @@ class CoordinatorState {
     SessionId session = 0;
     TaskInfo info;
     bool expected = false;  ///< part of the cluster, not an observer
+    std::string ended;      ///< how its process ended without having joined
   };
   struct Pending {
     SessionId session = 0;
@@ -109,12 +110,13 @@ class CoordinatorState {
 
   std::optional<std::string> reason_to_refuse(const Session& session) const;
   void announce_if_complete();
+  void abort_if_some_never_come();
   void lose(SessionId id, Session& session, const std::string& how, Time now);
   void drop_requests_of(SessionId id);
   void settle_barriers();
   void check_finished();
   void reply(const Pending& pending, proto::Reply::Code code, const std::string& message,
-             const std::string& value = "");
+             const std::string& value = "", const std::vector<std::string>& values = {});
   std::string what_is_missing(const Pending& pending, Time now) const;
   std::vector<TaskName> participants(const proto::Barrier& barrier) const;
   std::string challenge_of(const Session& session, const char* role) const;

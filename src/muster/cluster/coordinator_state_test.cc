@@ -378,7 +378,6 @@ TEST_F(CoordinatorStateTest, AProcessThatEndsBeforeItJoinsIsReportedToThoseWhoWa
   state->exited(TaskName::of("worker", 1), "exited with code 3");
   EXPECT_FALSE(state->aborted()) << "nobody waits yet";
   const auto a = join("worker", 0);
-  state->exited(TaskName::of("worker", 1), "exited with code 3");
   EXPECT_THAT(abort_reason(a), HasSubstr("worker/1 exited with code 3 before it joined"));
 }
 

@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -27,6 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::ThreadCluster;
 
@@ -95,6 +97,20 @@ TEST_F(CoordinatorTest, ABarrierHoldsEveryoneUntilTheLastHasCome) {
       member.barrier("round", soon());
       EXPECT_GE(arrived, 3 * round);
       member.barrier("next", soon());
+    }
+    member.leave(soon());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_F(CoordinatorTest, AGatherGivesEveryoneWhatEachTaskBrought) {
+  start(workers(3));
+  const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
+    Member member(options("worker", rank), soon());
+    for (int round = 0; round < 3; ++round) {
+      const auto values = member.gather("values", fmt::format("{} of {}", round, rank), soon());
+      EXPECT_THAT(values, ElementsAre(fmt::format("{} of 0", round), fmt::format("{} of 1", round),
+                                      fmt::format("{} of 2", round)));
     }
     member.leave(soon());
   });

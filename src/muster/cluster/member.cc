@@ -73,7 +73,7 @@ class Member::Impl {
         [] { return std::string("the workers did not finish in time"); });
   }
 
-  std::string request(proto::Request request, Deadline deadline, const std::string& what) {
+  proto::Reply request(proto::Request request, Deadline deadline, const std::string& what) {
     std::unique_lock lock(mutex_);
     throw_if_failed();
     const uint64_t id = ++last_request_;
@@ -96,11 +96,11 @@ class Member::Impl {
       replies_.erase(id);
       throw;
     }
-    const proto::Reply reply = std::move(*slot);
+    proto::Reply reply = std::move(*slot);
     replies_.erase(id);
     switch (reply.code()) {
       case proto::Reply::OK:
-        return reply.value();
+        return reply;
       case proto::Reply::DEADLINE_EXCEEDED:
         throw DeadlineExceeded(reply.message());
       case proto::Reply::PEER_LOST:
@@ -401,14 +401,21 @@ void Member::put(const std::string& key, const std::string& value, Deadline dead
 std::string Member::get(const std::string& key, Deadline deadline) {
   proto::Request request;
   request.mutable_get()->set_key(key);
-  return impl_->request(std::move(request), deadline, fmt::format("get of '{}'", key));
+  return impl_->request(std::move(request), deadline, fmt::format("get of '{}'", key)).value();
 }
 
 void Member::barrier(const std::string& name, Deadline deadline, const std::string& job) {
+  gather(name, "", deadline, job);
+}
+
+std::vector<std::string> Member::gather(const std::string& name, const std::string& value, Deadline deadline,
+                                        const std::string& job) {
   proto::Request request;
   request.mutable_barrier()->set_name(name);
   request.mutable_barrier()->set_job(job);
-  impl_->request(std::move(request), deadline, fmt::format("barrier '{}'", name));
+  request.mutable_barrier()->set_value(value);
+  const auto reply = impl_->request(std::move(request), deadline, fmt::format("barrier '{}'", name));
+  return {reply.values().begin(), reply.values().end()};
 }
 
 void Member::abort(const std::string& reason) {

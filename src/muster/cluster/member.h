@@ -57,6 +57,10 @@ class Member {
   /// used again afterwards.
   void barrier(const std::string& name, Deadline deadline, const std::string& job = "");
 
+  /// The same, and gives what each of the tasks brought, in the order of their names.
+  std::vector<std::string> gather(const std::string& name, const std::string& value, Deadline deadline,
+                                  const std::string& job = "");
+
   /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or has been lost.
   void abort(const std::string& reason);
 

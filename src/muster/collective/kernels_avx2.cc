@@ -1,0 +1,8 @@
+#include "muster/collective/kernels_impl.h"
+
+namespace muster {
+
+extern const Kernels kAvx2Kernels;
+const Kernels kAvx2Kernels = {.reduce = reduce, .convert = convert, .name = "AVX2"};
+
+}  // namespace muster

@@ -1,0 +1,8 @@
+#include "muster/collective/kernels_impl.h"
+
+namespace muster {
+
+extern const Kernels kAvx512Kernels;
+const Kernels kAvx512Kernels = {.reduce = reduce, .convert = convert, .name = "AVX-512"};
+
+}  // namespace muster

@@ -1,0 +1,8 @@
+#include "muster/collective/kernels_impl.h"
+
+namespace muster {
+
+extern const Kernels kPortableKernels;
+const Kernels kPortableKernels = {.reduce = reduce, .convert = convert, .name = "portable"};
+
+}  // namespace muster

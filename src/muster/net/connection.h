@@ -1,0 +1,55 @@
+#pragma once
+
+// An ordered stream of bytes to one peer that has proved to know the job's secret: TCP between hosts (with
+// TLS on demand), a Unix socket inside one. Endpoints make connections.
+//
+// One thread may send while another receives, but not with TLS. Nothing blocks except what takes a deadline.
+// Once the peer is gone, every call throws PeerLost.
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "muster/base/deadline.h"
+#include "muster/net/tls.h"
+
+namespace muster {
+
+class Connection {
+ public:
+  Connection() = default;
+  Connection(int fd, SSL* session) : fd_(fd), session_(session) {}
+  Connection(Connection&& other) noexcept;
+  Connection& operator=(Connection&& other) noexcept;
+  ~Connection();
+
+  /// As much as the system takes or has now; 0 when it is full or empty.
+  size_t try_send(std::span<const iovec> parts);
+  size_t try_receive(std::span<const iovec> parts);
+
+  /// All of it. `check` is called now and then while waiting and may throw; DeadlineExceeded at the deadline.
+  void send(const void* data, size_t size, Deadline deadline, const std::function<void()>& check = {});
+  void receive(void* data, size_t size, Deadline deadline, const std::function<void()>& check = {});
+
+  /// Gives the peer on this host a descriptor of ours. Unix sockets only.
+  void send_descriptor(int fd, Deadline deadline);
+  int receive_descriptor(Deadline deadline);
+
+  /// For poll: the descriptor, and what to wait for when a send or a receive had nothing to do.
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+  std::string peer() const;  ///< "10.0.0.7:4711", for messages
+
+ private:
+  void wait(short events, Deadline deadline, const std::function<void()>& check, const char* what);
+
+  int fd_ = -1;
+  SSL* session_ = nullptr;
+};
+
+}  // namespace muster

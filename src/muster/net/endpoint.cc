@@ -1,0 +1,326 @@
+#include "muster/net/endpoint.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::string_view kMagic = "muster.1";
+constexpr size_t kNonce = 32;
+constexpr size_t kProof = 32;
+constexpr size_t kLongestPurpose = 1000;
+constexpr size_t kMostGuests = 1024;
+constexpr auto kPatienceWithGuests = 5s;
+constexpr auto kUserTimeout = 20s;  // data that nobody acknowledges for so long breaks a connection
+
+std::string challenge(const char* role, const std::string& connecting, const std::string& accepting,
+                      const std::string& purpose) {
+  return fmt::format("{}|{}|{}|{}", role, connecting, accepting, purpose);
+}
+
+void tune(int fd) {
+  const int on = 1;
+  const int timeout = static_cast<int>(std::chrono::milliseconds(kUserTimeout).count());
+  const int idle = 5;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
+}
+
+sockaddr_un local_address(const std::string& name, socklen_t& size) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero: the abstract namespace
+  size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+struct Resolved {
+  explicit Resolved(const Address& address, bool passive) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+    const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list);
+    if (error != 0)
+      raise<SystemError>("the host of {} is not known: {}", address.to_string(), gai_strerror(error));
+  }
+  ~Resolved() { freeaddrinfo(list); }
+  Resolved(const Resolved&) = delete;
+  Resolved& operator=(const Resolved&) = delete;
+  addrinfo* list = nullptr;
+};
+
+int listen_tcp(const std::string& host, int port, int& bound) {
+  const Resolved resolved({host, port}, /*passive=*/true);
+  const int fd = socket(resolved.list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+  if (fd < 0 || bind(fd, resolved.list->ai_addr, resolved.list->ai_addrlen) != 0 || listen(fd, 1024) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    raise<SystemError>("the data port {} can't be listened on: {}", Address{host, port}.to_string(),
+                       describe_errno(error));
+  }
+  bound = ntohs(storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
+                                             : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+  return fd;
+}
+
+int listen_local(const std::string& name) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  socklen_t size = 0;
+  const sockaddr_un address = local_address(name, size);
+  if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0 || listen(fd, 1024) != 0) {
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    raise<SystemError>("no socket for peers on this host: {}", describe_errno(error));
+  }
+  return fd;
+}
+
+void finish_connect(int fd, const std::string& where, Deadline deadline) {
+  for (;;) {
+    pollfd entry = {.fd = fd, .events = POLLOUT, .revents = 0};
+    const auto limit = std::min<Deadline::Clock::duration>(deadline.remaining(), 1s);
+    const int ready =
+        poll(&entry, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
+    if (ready > 0) break;
+    if (deadline.expired()) raise<DeadlineExceeded>("{} did not answer in time", where);
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) raise<PeerLost>("{} can't be reached: {}", where, describe_errno(error));
+}
+
+}  // namespace
+
+struct Endpoint::Guest {
+  enum class Stage { kGreeting, kProof };
+  Connection connection;
+  Deadline deadline = Deadline::after(kPatienceWithGuests);
+  Stage stage = Stage::kGreeting;
+  std::string received;
+  std::string nonce;
+  std::string their_nonce;
+  std::string purpose;
+  std::string peer;
+};
+
+Endpoint::Endpoint(const Options& options) : secret_(options.secret) {
+  if (!options.tls.empty()) tls_ = std::make_unique<TlsContext>(options.tls);
+  address_.host = options.host;
+  tcp_ = listen_tcp(options.host, options.port, address_.port);
+  local_name_ = "muster-" + random_token();
+  local_ = listen_local(local_name_);
+  stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  thread_ = std::thread([this, task = log_task()] {
+    const ScopedLogTask scope(task);
+    run();
+  });
+}
+
+Endpoint::~Endpoint() {
+  eventfd_write(stop_, 1);
+  thread_.join();
+  close(tcp_);
+  close(local_);
+  close(stop_);
+}
+
+void Endpoint::run() {
+  std::list<Guest> guests;
+  for (;;) {
+    std::vector<pollfd> waits = {{.fd = stop_, .events = POLLIN, .revents = 0},
+                                 {.fd = tcp_, .events = POLLIN, .revents = 0},
+                                 {.fd = local_, .events = POLLIN, .revents = 0}};
+    for (const auto& guest : guests)
+      waits.push_back({.fd = guest.connection.fd(), .events = POLLIN, .revents = 0});
+    poll(waits.data(), waits.size(), guests.empty() ? -1 : 500);
+    if (waits[0].revents != 0) return;
+    for (auto guest = guests.begin(); guest != guests.end();) {
+      bool stays = false;
+      try {
+        stays = advance(*guest);
+        if (stays && guest->deadline.expired()) {
+          stays = false;
+          log_warning("dropped {}: it connected to the data port and did not introduce itself within {}",
+                      guest->peer, format_seconds(kPatienceWithGuests));
+        }
+      } catch (const Error& error) {
+        log_warning("dropped {}: {}", guest->peer, error.what());
+      }
+      guest = stays ? std::next(guest) : guests.erase(guest);
+    }
+    if (waits[1].revents != 0) admit(tcp_, guests);
+    if (waits[2].revents != 0) admit(local_, guests);
+  }
+}
+
+void Endpoint::admit(int listener, std::list<Guest>& guests) {
+  for (;;) {
+    const int fd = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EMFILE || errno == ENFILE) {
+        log_error("the data port can't take a connection: {}", describe_errno(errno));
+        std::this_thread::sleep_for(100ms);
+      }
+      return;
+    }
+    if (listener == tcp_) tune(fd);
+    Guest& guest = guests.emplace_back();
+    guest.connection = Connection(fd, listener == tcp_ && tls_ ? tls_->start(fd, true) : nullptr);
+    guest.peer = guest.connection.peer();
+    guest.nonce = random_bytes(kNonce);
+    if (guests.size() > kMostGuests) {
+      log_warning("dropped {}: {} others have not introduced themselves yet", guests.front().peer,
+                  kMostGuests);
+      guests.pop_front();
+    }
+  }
+}
+
+// Reads what has come; false when the guest is done with, well or not.
+bool Endpoint::advance(Guest& guest) {
+  std::array<char, 2048> buffer{};
+  const iovec part = {.iov_base = buffer.data(), .iov_len = buffer.size()};
+  const size_t size = guest.connection.try_receive({&part, 1});
+  guest.received.append(buffer.data(), size);
+  if (guest.stage == Guest::Stage::kGreeting) {
+    const size_t known = std::min(guest.received.size(), kMagic.size());
+    if (guest.received.compare(0, known, kMagic.substr(0, known)) != 0)
+      raise<Refused>("it does not speak our protocol");
+    const size_t head = kMagic.size() + kNonce + 2;
+    if (guest.received.size() < head) return true;
+    const size_t length = static_cast<unsigned char>(guest.received[head - 2]) +
+                          size_t{256} * static_cast<unsigned char>(guest.received[head - 1]);
+    if (length > kLongestPurpose) raise<Refused>("it does not speak our protocol");
+    if (guest.received.size() < head + length) return true;
+    guest.their_nonce = guest.received.substr(kMagic.size(), kNonce);
+    guest.purpose = guest.received.substr(head, length);
+    guest.received.erase(0, head + length);
+    guest.connection.send(guest.nonce.data(), guest.nonce.size(), Deadline::after(1s));
+    guest.stage = Guest::Stage::kProof;
+  }
+  if (guest.received.size() < kProof) return true;
+  if (!secret_.verify(challenge("connect", guest.their_nonce, guest.nonce, guest.purpose),
+                      guest.received.substr(0, kProof))) {
+    raise<Refused>("it does not know the job's secret");
+  }
+  if (guest.received.size() > kProof) raise<Refused>("it went on before it was accepted");
+  const std::string proof = secret_.prove(challenge("accept", guest.their_nonce, guest.nonce, guest.purpose));
+  guest.connection.send(proof.data(), proof.size(), Deadline::after(1s));
+  const std::lock_guard lock(mutex_);
+  waiting_.emplace(guest.purpose, std::move(guest.connection));
+  arrived_.notify_all();
+  return false;
+}
+
+Connection Endpoint::introduce(int fd, bool encrypted, const std::string& purpose, Deadline deadline) {
+  MUSTER_CHECK(purpose.size() <= kLongestPurpose);
+  Connection connection(fd, encrypted && tls_ ? tls_->start(fd, false) : nullptr);
+  const std::string peer = connection.peer();
+  const std::string nonce = random_bytes(kNonce);
+  std::string greeting = std::string(kMagic) + nonce;
+  greeting += static_cast<char>(purpose.size() % 256);
+  greeting += static_cast<char>(purpose.size() / 256);
+  greeting += purpose;
+  try {
+    connection.send(greeting.data(), greeting.size(), deadline);
+    std::string their_nonce(kNonce, '\0');
+    connection.receive(their_nonce.data(), kNonce, deadline);
+    const std::string proof = secret_.prove(challenge("connect", nonce, their_nonce, purpose));
+    connection.send(proof.data(), proof.size(), deadline);
+    std::string their_proof(kProof, '\0');
+    connection.receive(their_proof.data(), kProof, deadline);
+    if (!secret_.verify(challenge("accept", nonce, their_nonce, purpose), their_proof))
+      raise<Refused>("{} does not know the job's secret", peer);
+  } catch (const PeerLost& error) {
+    raise<Refused>(
+        "{} did not accept us: do both know the same secret (MUSTER_SECRET), and use TLS both or neither? "
+        "({})",
+        peer, error.what());
+  }
+  return connection;
+}
+
+Connection Endpoint::connect(const Address& address, const std::string& purpose, Deadline deadline) {
+  const Resolved resolved(address, /*passive=*/false);
+  const int fd = socket(resolved.list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) raise<SystemError>("no socket: {}", describe_errno(errno));
+  tune(fd);
+  try {
+    if (::connect(fd, resolved.list->ai_addr, resolved.list->ai_addrlen) != 0 && errno != EINPROGRESS)
+      raise<PeerLost>("{} can't be reached: {}", address.to_string(), describe_errno(errno));
+    finish_connect(fd, address.to_string(), deadline);
+  } catch (...) {
+    close(fd);
+    throw;
+  }
+  return introduce(fd, /*encrypted=*/true, purpose, deadline);
+}
+
+Connection Endpoint::connect_local(const std::string& local_name, const std::string& purpose,
+                                   Deadline deadline) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) raise<SystemError>("no socket: {}", describe_errno(errno));
+  socklen_t size = 0;
+  const sockaddr_un address = local_address(local_name, size);
+  while (::connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    if (errno == EAGAIN && !deadline.expired()) {  // its backlog is full
+      std::this_thread::sleep_for(1ms);
+      continue;
+    }
+    const int error = errno;
+    close(fd);
+    raise<PeerLost>("a task on this host can't be reached: {}", describe_errno(error));
+  }
+  return introduce(fd, /*encrypted=*/false, purpose, deadline);
+}
+
+Connection Endpoint::accept(const std::string& purpose, Deadline deadline,
+                            const std::function<void()>& check) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto found = waiting_.find(purpose);
+    if (found != waiting_.end()) {
+      Connection connection = std::move(found->second);
+      waiting_.erase(found);
+      return connection;
+    }
+    if (deadline.expired()) raise<DeadlineExceeded>("nobody connected for '{}' in time", purpose);
+    if (check) {
+      lock.unlock();
+      check();
+      lock.lock();
+    }
+    arrived_.wait_until(lock, std::min(deadline.time_point(), Deadline::Clock::now() + 50ms));
+  }
+}
+
+}  // namespace muster

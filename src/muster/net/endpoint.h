@@ -1,0 +1,86 @@
+#pragma once
+
+// This task's data port: where its peers connect to carry tensors. It listens on a TCP port, and for peers on
+// the same host on a socket in the abstract namespace (which belongs to the network namespace and leaves
+// nothing in any file system).
+//
+//   one side:    Connection c = endpoint.connect({"10.0.0.7", 4711}, "world/control/3", deadline);
+//   other side:  Connection c = endpoint.accept("world/control/3", deadline);
+//
+// Both sides prove that they know the job's secret before anything else is read:
+//
+//   connecting                                 accepting
+//   magic, nonce, purpose                  ->
+//                                          <-  nonce
+//   HMAC(secret, "connect", nonces, purpose) ->
+//                                          <-  HMAC(secret, "accept", nonces, purpose)
+//
+// Whoever says anything else, or is silent for five seconds, is dropped and logged. Thread-safe.
+
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "muster/base/deadline.h"
+#include "muster/net/address.h"
+#include "muster/net/connection.h"
+#include "muster/net/secret.h"
+#include "muster/net/tls.h"
+
+namespace muster {
+
+class Endpoint {
+ public:
+  struct Options {
+    std::string host = "127.0.0.1";  ///< the address to listen on, as peers will know it
+    int port = 0;                    ///< 0: any free one
+    std::string secret;
+    TlsFiles tls;  ///< empty: none
+  };
+
+  /// Throws SystemError when the port can't be had, InvalidArgument for TLS files that don't work.
+  explicit Endpoint(const Options& options);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  const Address& address() const { return address_; }
+  const std::string& local_name() const { return local_name_; }  ///< for peers on this host
+
+  /// Throws Refused when the other side does not know the secret or will not have us, PeerLost when nobody is
+  /// there, DeadlineExceeded.
+  Connection connect(const Address& address, const std::string& purpose, Deadline deadline);
+  Connection connect_local(const std::string& local_name, const std::string& purpose, Deadline deadline);
+
+  /// The connection that a peer has made, or will make, for this purpose. `check` is called now and then
+  /// while waiting and may throw.
+  Connection accept(const std::string& purpose, Deadline deadline, const std::function<void()>& check = {});
+
+ private:
+  struct Guest;  // a connection that has not proved itself yet
+  void run();
+  void admit(int listener, std::list<Guest>& guests);
+  bool advance(Guest& guest);
+  Connection introduce(int fd, bool encrypted, const std::string& purpose, Deadline deadline);
+
+  const Secret secret_;
+  std::unique_ptr<TlsContext> tls_;
+  Address address_;
+  std::string local_name_;
+  int tcp_ = -1;
+  int local_ = -1;
+  int stop_ = -1;
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::multimap<std::string, Connection> waiting_;  // protected by mutex_: proved, not yet accepted
+
+  std::thread thread_;
+};
+
+}  // namespace muster

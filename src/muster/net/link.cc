@@ -1,0 +1,91 @@
+#include "muster/net/link.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace muster {
+namespace {
+
+constexpr size_t kTurn = 256 * 1024;
+constexpr size_t kMostParts = 4;
+
+}  // namespace
+
+template <typename Transfer>
+size_t TcpLink::in_turn(Cursor& cursor, std::span<const iovec> parts, const Transfer& transfer) {
+  if (connections_.size() == 1) return transfer(connections_.front(), parts);
+  // Both sides cut the stream at the same places: every kTurn bytes the next connection has its turn.
+  std::array<iovec, kMostParts> cut{};
+  size_t count = 0;
+  size_t room = kTurn - cursor.used;
+  for (const auto& part : parts) {
+    if (room == 0 || count == kMostParts) break;
+    cut[count] = part;
+    cut[count].iov_len = std::min(part.iov_len, room);
+    room -= cut[count++].iov_len;
+  }
+  const size_t moved = transfer(connections_[cursor.index], std::span<const iovec>(cut.data(), count));
+  cursor.used += moved;
+  if (cursor.used == kTurn) cursor = {.index = (cursor.index + 1) % connections_.size(), .used = 0};
+  return moved;
+}
+
+size_t TcpLink::try_send(std::span<const iovec> parts) {
+  return in_turn(sending_, parts, [](Connection& connection, auto cut) { return connection.try_send(cut); });
+}
+
+size_t TcpLink::try_receive(std::span<const iovec> parts) {
+  return in_turn(receiving_, parts,
+                 [](Connection& connection, auto cut) { return connection.try_receive(cut); });
+}
+
+size_t MemoryLink::try_send(std::span<const iovec> parts) {
+  const uint64_t head = ours_->head.load(std::memory_order_relaxed);
+  size_t room = sizeof(ours_->data) - (head - ours_->tail.load(std::memory_order_acquire));
+  size_t total = 0;
+  for (const auto& part : parts) {
+    const auto* from = static_cast<const std::byte*>(part.iov_base);
+    size_t left = std::min(part.iov_len, room);
+    room -= left;
+    while (left > 0) {
+      const size_t at = (head + total) % sizeof(ours_->data);
+      const size_t size = std::min(left, sizeof(ours_->data) - at);
+      memcpy(ours_->data + at, from, size);
+      from += size;
+      left -= size;
+      total += size;
+    }
+  }
+  if (total > 0) {
+    ours_->head.exchange(head + total);
+    wake(*bell_of_peer_);
+  }
+  return total;
+}
+
+size_t MemoryLink::try_receive(std::span<const iovec> parts) {
+  const uint64_t tail = theirs_->tail.load(std::memory_order_relaxed);
+  size_t ready = theirs_->head.load(std::memory_order_acquire) - tail;
+  size_t total = 0;
+  for (const auto& part : parts) {
+    auto* to = static_cast<std::byte*>(part.iov_base);
+    size_t left = std::min(part.iov_len, ready);
+    ready -= left;
+    while (left > 0) {
+      const size_t at = (tail + total) % sizeof(theirs_->data);
+      const size_t size = std::min(left, sizeof(theirs_->data) - at);
+      memcpy(to, theirs_->data + at, size);
+      to += size;
+      left -= size;
+      total += size;
+    }
+  }
+  if (total > 0) {
+    theirs_->tail.exchange(tail + total);
+    wake(*bell_of_peer_);
+  }
+  return total;
+}
+
+}  // namespace muster
