@@ -65,6 +65,8 @@ size_t MemoryLink::try_send(std::span<const iovec> parts) {
 }
 
 size_t MemoryLink::try_receive(std::span<const iovec> parts) {
+  if (theirs_ == nullptr) theirs_ = find_theirs_();
+  if (theirs_ == nullptr) return 0;
   const uint64_t tail = theirs_->tail.load(std::memory_order_relaxed);
   size_t ready = theirs_->head.load(std::memory_order_acquire) - tail;
   size_t total = 0;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -65,16 +66,18 @@ struct MemoryPipe {
 
 class MemoryLink : public Link {
  public:
-  /// `ours` is the pipe that we fill; the bell is rung when the peer has something to do.
-  MemoryLink(MemoryPipe* ours, MemoryPipe* theirs, Bell* bell_of_peer)
-      : ours_(ours), theirs_(theirs), bell_of_peer_(bell_of_peer) {}
+  /// `ours` is the pipe that we fill; `find_theirs` gives the peer's, or nullptr while it has none. The bell
+  /// is rung when the peer has something to do.
+  MemoryLink(MemoryPipe* ours, std::function<MemoryPipe*()> find_theirs, Bell* bell_of_peer)
+      : ours_(ours), find_theirs_(std::move(find_theirs)), bell_of_peer_(bell_of_peer) {}
 
   size_t try_send(std::span<const iovec> parts) override;
   size_t try_receive(std::span<const iovec> parts) override;
 
  private:
   MemoryPipe* const ours_;
-  MemoryPipe* const theirs_;
+  const std::function<MemoryPipe*()> find_theirs_;
+  MemoryPipe* theirs_ = nullptr;
   Bell* const bell_of_peer_;
 };
 

@@ -81,8 +81,10 @@ TEST(MemoryLink, CarriesBytesInOrderAroundItsPipe) {
   const auto a = std::make_unique<MemoryPipe>();
   const auto b = std::make_unique<MemoryPipe>();
   Bell bells[2];
-  MemoryLink left(a.get(), b.get(), &bells[1]);
-  MemoryLink right(b.get(), a.get(), &bells[0]);
+  MemoryLink left(
+      a.get(), [&] { return b.get(); }, &bells[1]);
+  MemoryLink right(
+      b.get(), [&] { return a.get(); }, &bells[0]);
   stream(left, right, 3'000'001);
   stream(right, left, 1'000'003);
 }

@@ -1,0 +1,288 @@
+#include "muster/collective/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/collective/lane.h"
+#include "muster/collective/native/native_engine.h"
+
+namespace muster {
+
+struct Communicator::Core {
+  Failure failure;
+  std::unique_ptr<Engine> engine;
+  int splits = 0;
+
+  std::mutex mutex;
+  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> message_lanes;  // (peer, sending)
+  std::unique_ptr<Lane> collectives;
+
+  Lane::Execute execute() {
+    return [this](const Operation& operation, uint64_t number, Deadline deadline) {
+      engine->run(operation, number, deadline);
+    };
+  }
+};
+
+struct Work::State {
+  Lane* lane = nullptr;
+  std::shared_ptr<Lane::Item> item;
+  Failure* failure = nullptr;
+};
+
+void Work::wait(std::optional<Deadline> deadline) {
+  if (!state_->lane->wait(*state_->item, deadline.value_or(Deadline::never()))) {
+    state_->failure->fail(
+        Failure::Kind::kDeadline,
+        fmt::format("{} was not done when its waiter gave up", state_->item->operation.to_string()),
+        fmt::format("number {}", state_->item->number));
+  }
+  if (state_->item->error) std::rethrow_exception(state_->item->error);
+}
+
+bool Work::done() const {
+  return state_->lane->done(*state_->item);
+}
+
+Communicator::Communicator(Options options) : Communicator(std::move(options), std::make_unique<Core>()) {
+  if (options_.size < 1 || options_.rank < 0 || options_.rank >= options_.size)
+    raise<InvalidArgument>("rank {} of {} is not in the group", options_.rank, options_.size);
+  if (options_.wire && *options_.wire != DType::kFloat16 && *options_.wire != DType::kBFloat16)
+    raise<InvalidArgument>("sums can travel as float16 or bfloat16, not as {}", name_of(*options_.wire));
+  if (options_.engine != "native") raise<InvalidArgument>("there is no engine '{}'", options_.engine);
+  core_->engine = std::make_unique<NativeEngine>(options_, nullptr, core_->failure);
+}
+
+Communicator::Communicator(Options options, std::unique_ptr<Core> core)
+    : options_(std::move(options)), core_(std::move(core)) {
+  core_->collectives = std::make_unique<Lane>(core_->execute());
+}
+
+Communicator::~Communicator() {
+  // Whoever still works on a lane must end before the engine goes.
+  core_->failure.set(Failure::Kind::kAborted, "the communicator is being destroyed");
+  core_->message_lanes.clear();
+  core_->collectives.reset();
+}
+
+const Topology& Communicator::topology() const {
+  return core_->engine->topology();
+}
+
+std::shared_ptr<void> Communicator::allocate(size_t bytes) {
+  return core_->engine->allocate(bytes);
+}
+
+void Communicator::abort(const std::string& reason) {
+  core_->engine->abort(reason);
+}
+
+std::string Communicator::history() const {
+  return core_->collectives->history();
+}
+
+std::string Communicator::explain(const Operation& operation) const {
+  return core_->engine->explain(operation);
+}
+
+Operation Communicator::checked(Operation operation) const {
+  if (operation.peer < 0 || operation.peer >= options_.size)
+    raise<InvalidArgument>("{}: there is no rank {} in {}, which has {}", operation.to_string(),
+                           operation.peer, options_.name, options_.size);
+  const bool message =
+      operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
+  if (message && operation.peer == options_.rank)
+    raise<InvalidArgument>("{}: a rank can't send to itself", operation.to_string());
+  if (operation.count > 0 && (operation.in == nullptr || operation.out == nullptr))
+    raise<InvalidArgument>("{}: the buffer is null", operation.to_string());
+  return operation;
+}
+
+Lane& Communicator::lane_of(const Operation& operation) {
+  const bool sending = operation.collective == Collective::kSend;
+  if (!sending && operation.collective != Collective::kReceive) return *core_->collectives;
+  const std::lock_guard lock(core_->mutex);
+  auto& lane = core_->message_lanes[{operation.peer, sending}];
+  if (!lane) lane = std::make_unique<Lane>(core_->execute());
+  return *lane;
+}
+
+void Communicator::run(const Operation& operation, std::optional<Deadline> deadline) {
+  lane_of(operation).run(checked(operation), deadline ? *deadline : Deadline::after(options_.timeout));
+}
+
+Work Communicator::submit(const Operation& operation) {
+  Work work;
+  work.state_ = std::make_shared<Work::State>();
+  work.state_->lane = &lane_of(operation);
+  work.state_->failure = &core_->failure;
+  work.state_->item = work.state_->lane->submit(checked(operation), Deadline::after(options_.timeout));
+  return work;
+}
+
+namespace {
+
+Operation all_reduce_of(void* data, size_t count, DType dtype, ReduceOp op) {
+  return {Collective::kAllReduce, data, data, count, dtype, op, 0};
+}
+
+Operation moving(Collective collective, const void* in, void* out, size_t count, DType dtype) {
+  return {collective, in, out, count, dtype, ReduceOp::kSum, 0};
+}
+
+Operation with_peer(Operation operation, int peer) {
+  operation.peer = peer;
+  return operation;
+}
+
+Operation reduce_of(Collective collective, const void* in, void* out, size_t count, DType dtype,
+                    ReduceOp op) {
+  return {collective, in, out, count, dtype, op, 0};
+}
+
+Operation send_of(const void* data, size_t count, DType dtype, int to) {
+  return {Collective::kSend, data, const_cast<void*>(data), count, dtype, ReduceOp::kSum, to};
+}
+
+}  // namespace
+
+void Communicator::all_reduce(void* data, size_t count, DType dtype, ReduceOp op,
+                              std::optional<Deadline> deadline) {
+  run(all_reduce_of(data, count, dtype, op), deadline);
+}
+
+Work Communicator::all_reduce_async(void* data, size_t count, DType dtype, ReduceOp op) {
+  return submit(all_reduce_of(data, count, dtype, op));
+}
+
+void Communicator::reduce_scatter(const void* in, void* out, size_t count, DType dtype, ReduceOp op,
+                                  std::optional<Deadline> deadline) {
+  run(reduce_of(Collective::kReduceScatter, in, out, count, dtype, op), deadline);
+}
+
+Work Communicator::reduce_scatter_async(const void* in, void* out, size_t count, DType dtype, ReduceOp op) {
+  return submit(reduce_of(Collective::kReduceScatter, in, out, count, dtype, op));
+}
+
+void Communicator::all_gather(const void* in, void* out, size_t count, DType dtype,
+                              std::optional<Deadline> deadline) {
+  run(moving(Collective::kAllGather, in, out, count, dtype), deadline);
+}
+
+Work Communicator::all_gather_async(const void* in, void* out, size_t count, DType dtype) {
+  return submit(moving(Collective::kAllGather, in, out, count, dtype));
+}
+
+void Communicator::broadcast(void* data, size_t count, DType dtype, int root,
+                             std::optional<Deadline> deadline) {
+  run(with_peer(moving(Collective::kBroadcast, data, data, count, dtype), root), deadline);
+}
+
+Work Communicator::broadcast_async(void* data, size_t count, DType dtype, int root) {
+  return submit(with_peer(moving(Collective::kBroadcast, data, data, count, dtype), root));
+}
+
+void Communicator::reduce(void* data, size_t count, DType dtype, ReduceOp op, int root,
+                          std::optional<Deadline> deadline) {
+  run(with_peer(reduce_of(Collective::kReduce, data, data, count, dtype, op), root), deadline);
+}
+
+Work Communicator::reduce_async(void* data, size_t count, DType dtype, ReduceOp op, int root) {
+  return submit(with_peer(reduce_of(Collective::kReduce, data, data, count, dtype, op), root));
+}
+
+void Communicator::all_to_all(const void* in, void* out, size_t count, DType dtype,
+                              std::optional<Deadline> deadline) {
+  run(moving(Collective::kAllToAll, in, out, count, dtype), deadline);
+}
+
+Work Communicator::all_to_all_async(const void* in, void* out, size_t count, DType dtype) {
+  return submit(moving(Collective::kAllToAll, in, out, count, dtype));
+}
+
+void Communicator::barrier(std::optional<Deadline> deadline) {
+  run({}, deadline);
+}
+
+void Communicator::send(const void* data, size_t count, DType dtype, int to,
+                        std::optional<Deadline> deadline) {
+  run(send_of(data, count, dtype, to), deadline);
+}
+
+Work Communicator::send_async(const void* data, size_t count, DType dtype, int to) {
+  return submit(send_of(data, count, dtype, to));
+}
+
+void Communicator::receive(void* data, size_t count, DType dtype, int from,
+                           std::optional<Deadline> deadline) {
+  run(with_peer(moving(Collective::kReceive, data, data, count, dtype), from), deadline);
+}
+
+Work Communicator::receive_async(void* data, size_t count, DType dtype, int from) {
+  return submit(with_peer(moving(Collective::kReceive, data, data, count, dtype), from));
+}
+
+std::unique_ptr<Communicator> Communicator::split(int colour, int key) {
+  const int32_t mine[2] = {colour, key};
+  std::vector<int32_t> all(2 * static_cast<size_t>(options_.size));
+  all_gather(mine, all.data(), 2, DType::kInt32);
+  const auto colour_of = [&](int rank) { return all[2 * static_cast<size_t>(rank)]; };
+  const auto key_of = [&](int rank) { return all[2 * static_cast<size_t>(rank) + 1]; };
+  std::vector<int> members;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (colour >= 0 && colour_of(rank) == colour) members.push_back(rank);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+
+  // The members of all colours meet at the same time, through this group; each round brings up to 1,000
+  // bytes.
+  constexpr size_t kRoom = 1024;
+  const auto gather = [this](const std::string& text, Deadline deadline) {
+    if (text.size() > kRoom - 2) raise<InvalidArgument>("{} bytes are too many to meet with", text.size());
+    std::vector<char> in(kRoom);
+    in[0] = static_cast<char>(text.size() % 256);
+    in[1] = static_cast<char>(text.size() / 256);
+    memcpy(in.data() + 2, text.data(), text.size());
+    std::vector<char> out(kRoom * static_cast<size_t>(options_.size));
+    all_gather(in.data(), out.data(), kRoom, DType::kInt8, deadline);
+    return out;
+  };
+  const auto text_of = [](const std::vector<char>& gathered, int rank) {
+    const char* at = gathered.data() + kRoom * static_cast<size_t>(rank);
+    const size_t size = static_cast<unsigned char>(at[0]) + size_t{256} * static_cast<unsigned char>(at[1]);
+    return std::string(at + 2, std::min(size, kRoom - 2));
+  };
+  const int number = ++core_->splits;
+  constexpr int kRounds = 2;
+  int rounds = 0;
+  const Exchange exchange = [&](const std::string& text, Deadline deadline) {
+    ++rounds;
+    const auto gathered = gather(text, deadline);
+    std::vector<std::string> texts;
+    for (const int rank : members) texts.push_back(text_of(gathered, rank));
+    return texts;
+  };
+
+  std::unique_ptr<Communicator> made;
+  if (!members.empty()) {
+    Options options = options_;
+    options.name = fmt::format("{}/{}.{}", options_.name, number, colour);
+    options.size = static_cast<int>(members.size());
+    options.rank =
+        static_cast<int>(std::find(members.begin(), members.end(), options_.rank) - members.begin());
+    options.exchange = nullptr;
+    auto core = std::make_unique<Core>();
+    core->engine = core_->engine->split(options.name, members, options.rank, exchange, core->failure);
+    made.reset(new Communicator(std::move(options), std::move(core)));
+  }
+  while (rounds < kRounds) exchange("", Deadline::after(options_.timeout));  // alone, or without a group
+  return made;
+}
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+#pragma once
+
+// What carries a communicator's operations: the native engine (shared memory and links), MPI, or a c10d
+// process group. The Communicator gives it one collective at a time, in the order of issue, and messages
+// beside them.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/collective/failure.h"
+#include "muster/collective/operation.h"
+#include "muster/collective/plan/plan.h"
+
+namespace muster {
+
+/// How the ranks of a group meet: each brings a text and gets those of all, in the order of ranks. Called by
+/// all ranks, equally often.
+using Exchange = std::function<std::vector<std::string>(const std::string& mine, Deadline deadline)>;
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  /// Runs one operation to its end. Collectives come one at a time; for each peer, at most one send and one
+  /// receive come beside them, from other threads. Throws what the group's Failure says.
+  virtual void run(const Operation& operation, uint64_t number, Deadline deadline) = 0;
+
+  /// Memory for operations that is best for this engine.
+  virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
+
+  /// An engine for some of the group's ranks: `members` in the new order, of which we are number `rank`.
+  /// `exchange` is among the members.
+  virtual std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
+                                        const Exchange& exchange, Failure& failure) = 0;
+
+  /// Tells the other ranks that the group is broken, and why, as far as they can still be told.
+  virtual void abort(const std::string& reason) = 0;
+
+  virtual const Topology& topology() const = 0;
+
+  /// How an operation of this size would be carried out, for people: "direct through shared memory".
+  virtual std::string explain(const Operation& operation) const = 0;
+};
+
+}  // namespace muster

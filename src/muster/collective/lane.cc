@@ -1,0 +1,141 @@
+#include "muster/collective/lane.h"
+
+#include <fmt/format.h>
+
+#include "muster/base/log.h"
+
+namespace muster {
+
+Lane::~Lane() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    queue_.clear();
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Lane::Record& Lane::begin(const Operation& operation, uint64_t number) {
+  Record& record = records_[number % records_.size()];
+  const auto now = Deadline::Clock::now();
+  record = {.operation = operation, .number = number, .began = now, .ended = now, .failed = false};
+  return record;
+}
+
+void Lane::run(const Operation& operation, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  if (busy_ || !queue_.empty()) {
+    lock.unlock();
+    const auto item = submit(operation, deadline);
+    wait(*item, Deadline::never());  // its own deadline ends it
+    if (item->error) std::rethrow_exception(item->error);
+    return;
+  }
+  const uint64_t number = ++last_number_;
+  busy_ = true;
+  Record& record = begin(operation, number);
+  lock.unlock();
+  const auto finish = [&](bool failed) {
+    lock.lock();
+    busy_ = false;
+    record.ended = Deadline::Clock::now();
+    record.failed = failed;
+    if (!queue_.empty()) changed_.notify_all();
+  };
+  try {
+    execute_(operation, number, deadline);
+  } catch (...) {
+    finish(true);
+    throw;
+  }
+  finish(false);
+}
+
+std::shared_ptr<Lane::Item> Lane::submit(const Operation& operation, Deadline deadline) {
+  auto item = std::make_shared<Item>();
+  item->operation = operation;
+  item->deadline = deadline;
+  const std::lock_guard lock(mutex_);
+  item->number = ++last_number_;
+  queue_.push_back(item);
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this, task = log_task()] {
+      const ScopedLogTask scope(task);
+      run_thread();
+    });
+  }
+  changed_.notify_all();
+  return item;
+}
+
+void Lane::execute_front(std::unique_lock<std::mutex>& lock) {
+  const auto item = queue_.front();
+  queue_.pop_front();
+  busy_ = true;
+  Record& record = begin(item->operation, item->number);
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    execute_(item->operation, item->number, item->deadline);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  item->error = error;
+  item->done = true;
+  record.ended = Deadline::Clock::now();
+  record.failed = error != nullptr;
+  busy_ = false;
+  changed_.notify_all();
+}
+
+bool Lane::wait(Item& item, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (!item.done) {
+    if (!busy_ && !queue_.empty()) {
+      execute_front(lock);
+      continue;
+    }
+    if (deadline.expired()) return false;
+    changed_.wait_until(lock, deadline.time_point());
+  }
+  return true;
+}
+
+bool Lane::done(const Item& item) const {
+  const std::lock_guard lock(mutex_);
+  return item.done;
+}
+
+void Lane::run_thread() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || (!busy_ && !queue_.empty()); });
+    if (stopping_) return;
+    execute_front(lock);
+  }
+}
+
+std::string Lane::history() const {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  const auto now = Deadline::Clock::now();
+  const uint64_t first = last_number_ >= records_.size() ? last_number_ - records_.size() + 1 : 1;
+  for (uint64_t number = first; number <= last_number_; ++number) {
+    const Record& record = records_[number % records_.size()];
+    if (record.number != number) continue;  // still queued
+    const bool running = record.ended == record.began;
+    text += fmt::format("{} {}: {}, began {} ago, {}\n", number, record.operation.to_string(),
+                        record.failed ? "failed"
+                        : running     ? "running"
+                                      : "done",
+                        format_seconds(now - record.began),
+                        fmt::format("took {:.0f} us", std::chrono::duration<double, std::micro>(
+                                                          (running ? now : record.ended) - record.began)
+                                                          .count()));
+  }
+  return text;
+}
+
+}  // namespace muster

@@ -1,0 +1,77 @@
+#pragma once
+
+// Operations of a rank in their order: one at a time, on the thread that waits for one, or on the lane's own
+// thread when nobody waits. It also keeps the record of the last ones (the flight recorder).
+//
+// Thread-safe.
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "muster/base/deadline.h"
+#include "muster/collective/operation.h"
+
+namespace muster {
+
+class Lane {
+ public:
+  using Execute = std::function<void(const Operation&, uint64_t number, Deadline)>;
+
+  struct Item {
+    Operation operation;
+    uint64_t number = 0;
+    Deadline deadline = Deadline::never();
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  explicit Lane(Execute execute) : execute_(std::move(execute)) {}
+  ~Lane();  ///< what is still queued is not executed
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  /// Executes it in its turn and returns when it is done; throws what it threw.
+  void run(const Operation& operation, Deadline deadline);
+
+  /// Queues it and returns.
+  std::shared_ptr<Item> submit(const Operation& operation, Deadline deadline);
+
+  /// Waits for it, and helps where it can. False at the deadline.
+  bool wait(Item& item, Deadline deadline);
+  bool done(const Item& item) const;
+
+  /// The last operations, the newest last, one a line.
+  std::string history() const;
+
+ private:
+  struct Record {
+    Operation operation;
+    uint64_t number = 0;
+    Deadline::Clock::time_point began;
+    Deadline::Clock::time_point ended;  // as `began` while it runs
+    bool failed = false;
+  };
+  Record& begin(const Operation& operation, uint64_t number);
+  void execute_front(std::unique_lock<std::mutex>& lock);
+  void run_thread();
+
+  const Execute execute_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t last_number_ = 0;
+  bool busy_ = false;
+  bool stopping_ = false;
+  std::deque<std::shared_ptr<Item>> queue_;
+  std::array<Record, 64> records_;
+  std::thread thread_;  // made by the first submit()
+};
+
+}  // namespace muster

@@ -1,0 +1,116 @@
+#include "muster/collective/native/host_group.h"
+
+#include <cstring>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+uint64_t pack(const Operation& operation) {
+  return static_cast<uint64_t>(operation.collective) | static_cast<uint64_t>(operation.dtype) << 8 |
+         static_cast<uint64_t>(operation.op) << 16 | static_cast<uint64_t>(operation.peer) << 32;
+}
+
+Operation unpack(const Card& card) {
+  Operation operation;
+  operation.collective = static_cast<Collective>(card.call & 0xff);
+  operation.dtype = static_cast<DType>(card.call >> 8 & 0xff);
+  operation.op = static_cast<ReduceOp>(card.call >> 16 & 0xff);
+  operation.peer = static_cast<int>(card.call >> 32);
+  operation.count = card.count;
+  return operation;
+}
+
+}  // namespace
+
+HostGroup::HostGroup(std::vector<HostPeer> peers, int index, Patience patience)
+    : peers_(std::move(peers)), index_(index), patience_(patience) {}
+
+int HostGroup::index_of(int rank) const {
+  for (int i = 0; i < size(); ++i) {
+    if (peer(i).rank == rank) return i;
+  }
+  return -1;
+}
+
+void HostGroup::wake_others() {
+  for (const auto& other : peers_) {
+    if (&other != &mine()) wake(other.block->bell);
+  }
+}
+
+// Waits until here(index) holds for every other rank.
+template <typename Here>
+void HostGroup::wait_until_here(const Context& context, const Here& here) {
+  int next = 0;
+  wait_until(
+      mine().block->bell, patience_,
+      [&] {
+        while (next < size() && (next == index_ || here(next))) ++next;
+        return next == size();
+      },
+      [&] {
+        context.check([&] {
+          std::vector<int> missing;
+          for (int i = 0; i < size(); ++i) {
+            if (i != index_ && !here(i)) missing.push_back(peer(i).rank);
+          }
+          return missing;
+        });
+      });
+}
+
+void HostGroup::arrive(const Context& context, size_t place, const void* data, size_t bytes) {
+  const uint64_t sequence = ++sequence_;
+  Card& card = mine().block->cards[sequence % 2];
+  card.call = pack(context.called);
+  card.count = context.called.count;
+  card.place = place;
+  if (bytes > 0) memcpy(card.data.data(), data, bytes);
+  card.sequence.exchange(sequence);
+  wake_others();
+  wait_until_here(context, [&](int i) {
+    return peer(i).block->cards[sequence % 2].sequence.load(std::memory_order_acquire) >= sequence;
+  });
+  for (int i = 0; i < size(); ++i) {
+    const Card& theirs = peer(i).block->cards[sequence % 2];
+    if (theirs.call == card.call && theirs.count == card.count) continue;
+    context.failure.fail(
+        Failure::Kind::kMismatch,
+        fmt::format("{} called {}, {} called {}", context.describe(peer(index_).rank),
+                    unpack(card).to_string(), context.describe(peer(i).rank), unpack(theirs).to_string()),
+        context.during());
+  }
+}
+
+void HostGroup::tick() {
+  mine().block->ticks.exchange(++ticks_);
+  wake_others();
+}
+
+void HostGroup::wait_for_tick(const Context& context, int index, uint64_t tick) {
+  const auto& ticks = peer(index).block->ticks;
+  wait_until(
+      mine().block->bell, patience_, [&] { return ticks.load(std::memory_order_acquire) >= tick; },
+      [&] { context.check([&] { return std::vector{peer(index).rank}; }); });
+}
+
+void HostGroup::wait_for_all(const Context& context, uint64_t tick) {
+  wait_until_here(context,
+                  [&](int i) { return peer(i).block->ticks.load(std::memory_order_acquire) >= tick; });
+}
+
+std::byte* HostGroup::staging(size_t bytes) {
+  if (staging_ == nullptr) {
+    staging_ = static_cast<std::byte*>(arena().allocate(bytes));
+    mine().block->staging.store(arena().offset_of(staging_), std::memory_order_release);
+  }
+  return staging_;
+}
+
+std::byte* HostGroup::staging_of(int index) const {
+  return peer(index).arena->at(peer(index).block->staging.load(std::memory_order_acquire));
+}
+
+}  // namespace muster

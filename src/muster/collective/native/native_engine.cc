@@ -1,0 +1,522 @@
+#include "muster/collective/native/native_engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "muster/base/cpu.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+#include "muster/base/tune.h"
+#include "muster/collective/choice.h"
+#include "muster/net/host.h"
+
+namespace muster {
+namespace {
+
+// Measured here (docs/collectives.md): four buffers of this size stay in a second-level cache of 2 MiB.
+constexpr size_t kStagedPiece = 256 * 1024;
+constexpr size_t kLinkSegment = 256 * 1024;
+// What passes through several stages, or must not be changed, goes in pieces of this size.
+constexpr size_t kPiece = 8 * 1024 * 1024;
+
+constexpr char kSeparator = '\n';
+
+std::string to_text(const RankInfo& info) {
+  return fmt::format("{1}{0}{2}{0}{3}{0}{4}{0}{5}{0}{6}", kSeparator, info.host_name, info.host_identity,
+                     info.pid, info.address, info.local_name, info.token);
+}
+
+RankInfo rank_info(const std::string& text) {
+  const auto parts = split(text, kSeparator);
+  if (parts.size() != 6) raise<InvalidArgument>("a rank introduced itself with '{}'", text);
+  return {.host_name = parts[0],
+          .host_identity = parts[1],
+          .pid = parse_integer(parts[2]).value_or(0),
+          .address = parts[3],
+          .local_name = parts[4],
+          .token = parts[5]};
+}
+
+}  // namespace
+
+void* HostMemory::allocate(size_t bytes, int readers) {
+  const std::lock_guard lock(mutex_);
+  collect();
+  auto* data = static_cast<std::byte*>(arena_->allocate(bytes + 64));
+  memset(data, 0, bytes + 64);
+  new (data) Shared{readers};
+  return data + 64;
+}
+
+void HostMemory::release(void* data) {
+  auto* shared = reinterpret_cast<Shared*>(static_cast<std::byte*>(data) - 64);
+  shared->readers.fetch_sub(1);
+}
+
+void HostMemory::retire(void* data) {
+  const std::lock_guard lock(mutex_);
+  retired_.push_back(data);
+  collect();
+}
+
+void HostMemory::collect() {
+  std::erase_if(retired_, [this](void* data) {
+    std::byte* const begin = static_cast<std::byte*>(data) - 64;
+    if (reinterpret_cast<Shared*>(begin)->readers.load() > 0) return false;
+    arena_->free(begin);
+    return true;
+  });
+}
+
+// What is known while the ranks meet: it may take two attempts, when memory can't be shared after all.
+struct NativeEngine::Meeting {
+  int attempt = 0;
+  Deadline deadline = Deadline::never();
+  std::vector<int> host_of_rank;
+  std::map<int, Connection> connections;
+  std::map<int, HostPeer> host_peers;
+  std::string trouble;  // why memory can't be shared
+};
+
+NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory,
+                           Failure& failure)
+    : options_(options),
+      failure_(failure),
+      may_retry_(memory == nullptr),
+      memory_(memory ? std::move(memory) : std::make_shared<HostMemory>(options.arena_capacity)) {
+  departures_.emplace(static_cast<size_t>(options_.size));
+  if (options_.size == 1) {
+    topology_ = Topology::one_host(1);
+    ranks_.resize(1);
+  } else {
+    meet();
+  }
+}
+
+NativeEngine::~NativeEngine() {
+  watch_.reset();
+  if (host_) {
+    for (int i = 0; i < host_->size(); ++i) HostMemory::release(host_->peer(i).block);
+    memory_->retire(block_);
+  }
+  for (void* pipe : pipes_of_others_) HostMemory::release(pipe);
+  for (void* pipe : own_pipes_) {
+    HostMemory::release(pipe);
+    memory_->retire(pipe);
+  }
+}
+
+void NativeEngine::meet() {
+  Meeting meeting;
+  meeting.deadline = Deadline::after(options_.meet_timeout);
+  const Host host = Host::local();
+  const RankInfo self = {
+      .host_name = host.name,
+      .host_identity = options_.host_identity.empty() ? host.identity : options_.host_identity,
+      .pid = getpid(),
+      .address = options_.endpoint->address().to_string(),
+      .local_name = options_.endpoint->local_name(),
+      .token = random_token()};
+  for (const auto& text : options_.exchange(to_text(self), meeting.deadline))
+    ranks_.push_back(rank_info(text));
+  id_ = options_.name + "/" + ranks_.front().token;
+
+  std::set<std::string> apart;  // hosts whose ranks can't share memory
+  for (;;) {
+    std::map<std::string, int> hosts;
+    meeting.host_of_rank.clear();
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const std::string& identity = ranks_[rank].host_identity;
+      const bool shares = options_.shared_memory && !apart.contains(identity);
+      const std::string key = shares ? identity : fmt::format("rank {}", rank);
+      meeting.host_of_rank.push_back(hosts.emplace(key, static_cast<int>(hosts.size())).first->second);
+    }
+    connect_peers(meeting);
+    const auto troubles = options_.exchange(meeting.trouble, meeting.deadline);
+    bool agreed = true;
+    for (size_t rank = 0; rank < troubles.size(); ++rank) {
+      if (troubles[rank].empty()) continue;
+      agreed = false;
+      apart.insert(ranks_[rank].host_identity);
+      log_warning("rank {} of {} can't share memory inside its host, so its ranks use TCP: {}", rank,
+                  options_.name, troubles[rank]);
+    }
+    if (agreed) break;
+    if (!may_retry_) raise<PeerLost>("{} could not be met", options_.name);
+    ++meeting.attempt;
+  }
+  topology_ = Topology(meeting.host_of_rank);
+
+  const int local = static_cast<int>(meeting.host_peers.size());
+  patience_ = Patience::of(std::max(local, 1), available_cores());
+  if (local > 1) {
+    std::vector<HostPeer> peers;
+    int index = 0;
+    for (auto& [rank, peer] : meeting.host_peers) {
+      if (rank == options_.rank) index = static_cast<int>(peers.size());
+      peers.push_back(std::move(peer));
+    }
+    host_ = std::make_unique<HostGroup>(std::move(peers), index, patience_);
+    in_memory_ =
+        std::make_unique<MemoryExecutor>(*host_, options_.segment > 0 ? options_.segment : kStagedPiece);
+  }
+  watch_ = std::make_unique<PeerWatch>(PeerWatch::Options{.group = options_.name,
+                                                          .rank = options_.rank,
+                                                          .ranks = ranks_,
+                                                          .stall_warning = options_.stall_warning,
+                                                          .on_failure = [this] { wake_self(); }},
+                                       std::move(meeting.connections), failure_, *departures_);
+  over_links_ = make_executor({.name = "collectives", .number = 0, .sends = true});
+}
+
+// Every pair has a control connection: inside a host over a Unix socket, through which arenas are given too.
+void NativeEngine::connect_peers(Meeting& meeting) {
+  const int me = options_.rank;
+  const auto host_of = [&](int rank) { return meeting.host_of_rank[static_cast<size_t>(rank)]; };
+  meeting.connections.clear();
+  meeting.host_peers.clear();
+  meeting.trouble.clear();
+  if (block_ != nullptr) memory_->arena()->free(reinterpret_cast<std::byte*>(block_) - 64);
+  block_ = nullptr;
+  int local = 0;
+  for (int rank = 0; rank < options_.size; ++rank) local += host_of(rank) == host_of(me) ? 1 : 0;
+  if (local > 1) {
+    block_ = new (memory_->allocate(HostBlock::bytes(local), local)) HostBlock;
+    meeting.host_peers[me] = {.rank = me, .arena = memory_->arena(), .block = block_};
+  }
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (rank == me) continue;
+    const RankInfo& info = ranks_[static_cast<size_t>(rank)];
+    const bool same_host = host_of(rank) == host_of(me);
+    const std::string purpose =
+        fmt::format("{}/control/{}/{}-{}", id_, meeting.attempt, std::min(me, rank), std::max(me, rank));
+    try {
+      Connection connection =
+          rank > me   ? options_.endpoint->accept(purpose, meeting.deadline)
+          : same_host ? options_.endpoint->connect_local(info.local_name, purpose, meeting.deadline)
+                      : options_.endpoint->connect(Address::parse(info.address), purpose, meeting.deadline);
+      if (same_host) share_memory(meeting, rank, connection);
+      meeting.connections.emplace(rank, std::move(connection));
+    } catch (const Error& error) {
+      const std::string what =
+          fmt::format("rank {} (host {}, pid {}): {}", rank, info.host_name, info.pid, error.what());
+      if (!same_host) raise<PeerLost>("{} could not be met: {}", options_.name, what);
+      meeting.trouble = what;
+      return;
+    }
+  }
+}
+
+void NativeEngine::share_memory(Meeting& meeting, int peer, Connection& connection) {
+  uint64_t offset = memory_->arena()->offset_of(block_);
+  connection.send_descriptor(memory_->arena()->fd(), meeting.deadline);
+  connection.send(&offset, sizeof(offset), meeting.deadline);
+  auto arena = Arena::open(connection.receive_descriptor(meeting.deadline));
+  connection.receive(&offset, sizeof(offset), meeting.deadline);
+  if (offset + HostBlock::bytes(1) > arena->capacity()) raise<Refused>("it gave an arena that is too small");
+  auto* block = reinterpret_cast<HostBlock*>(arena->at(offset));
+  meeting.host_peers[peer] = {.rank = peer, .arena = std::move(arena), .block = block};
+}
+
+void NativeEngine::wake_self() {
+  if (block_ != nullptr) wake(block_->bell);
+}
+
+std::shared_ptr<void> NativeEngine::allocate(size_t bytes) {
+  const auto arena = memory_->arena();
+  return {arena->allocate(bytes), [arena](void* data) { arena->free(data); }};
+}
+
+std::unique_ptr<Engine> NativeEngine::split(const std::string& name, const std::vector<int>& members,
+                                            int rank, const Exchange& exchange, Failure& failure) {
+  Communicator::Options options = options_;
+  options.name = name;
+  options.rank = rank;
+  options.size = static_cast<int>(members.size());
+  options.exchange = exchange;
+  // The ranks that share memory are those that do so here.
+  options.host_identity = fmt::format("host {} of {}", topology_->host_of(options_.rank), id_);
+  return std::make_unique<NativeEngine>(options, memory_, failure);
+}
+
+void NativeEngine::abort(const std::string& reason) {
+  failure_.set(Failure::Kind::kAborted, reason);
+  if (watch_) watch_->tell(Failure::Kind::kAborted, reason);
+  wake_self();
+}
+
+const Plan& NativeEngine::plan_of(const Operation& operation) {
+  const Algorithm algorithm = choose_algorithm(operation, *topology_, options_.algorithm);
+  const bool rooted =
+      operation.collective == Collective::kBroadcast || operation.collective == Collective::kReduce;
+  const std::tuple key(operation.collective, algorithm, rooted ? operation.peer : 0);
+  if (last_plan_ != nullptr && last_key_ == key) return *last_plan_;
+  auto found = plans_.find(key);
+  if (found == plans_.end()) {
+    found = plans_
+                .emplace(key, make_plan(operation.collective, algorithm, options_.rank, *topology_,
+                                        std::get<int>(key)))
+                .first;
+  }
+  last_key_ = key;
+  last_plan_ = &found->second;
+  return found->second;
+}
+
+std::string NativeEngine::explain(const Operation& operation) const {
+  if (options_.size == 1) return "alone";
+  const Algorithm algorithm = choose_algorithm(operation, *topology_, options_.algorithm);
+  const Plan plan = make_plan(operation.collective, algorithm, options_.rank, *topology_, operation.peer);
+  std::string media;
+  for (const auto& stage : plan.stages) {
+    if (stage.steps.empty()) continue;
+    media += fmt::format("{}{}", media.empty() ? "" : ", then ",
+                         stage.medium == Medium::kMemory ? "shared memory" : "links");
+  }
+  return fmt::format("{} through {}, {} kernels", name_of(algorithm), media, kernels().name);
+}
+
+void NativeEngine::run(const Operation& operation, uint64_t number, Deadline deadline) {
+  const bool message =
+      operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
+  const Context context = {.called = operation,
+                           .operation = operation,
+                           .number = number,
+                           .deadline = deadline,
+                           .failure = failure_,
+                           .group = options_.name,
+                           .ranks = ranks_,
+                           .departures = *departures_};
+  if (failure_.raised()) failure_.check(context.during());
+  try {
+    if (message) {
+      run_message(context);
+    } else if (options_.size > 1) {
+      watch_->begin(operation, number);
+      run_collective(context);
+      watch_->end();
+    } else if (operation.in != operation.out && operation.count > 0) {
+      memcpy(operation.out, operation.in, operation.bytes());
+    }
+  } catch (const InvalidArgument&) {
+    if (failure_.raised()) watch_->tell(Failure::Kind::kMismatch, failure_.message());
+    throw;
+  } catch (const DeadlineExceeded& error) {
+    failure_.set(Failure::Kind::kDeadline, error.what());
+    watch_->tell(Failure::Kind::kDeadline, failure_.message());
+    throw;
+  } catch (const PeerLost& error) {
+    // A link noticed it: give the watch a moment to say who it was.
+    if (!failure_.raised()) {
+      for (const auto patience = Deadline::after(std::chrono::milliseconds(500));
+           !failure_.raised() && !patience.expired();) {
+        usleep(1000);
+      }
+      failure_.set(Failure::Kind::kPeerLost, error.what());
+      failure_.check(context.during());
+    }
+    throw;
+  }
+}
+
+void NativeEngine::run_collective(const Context& context) {
+  if (context.operation.collective == Collective::kBarrier) {
+    // A barrier is the smallest all-reduce there is.
+    int8_t nothing = 0;
+    Operation operation = context.operation;
+    operation.in = operation.out = &nothing;
+    operation.count = 1;
+    operation.dtype = DType::kInt8;
+    return run_plan(context.with(operation), plan_of(context.operation));
+  }
+  run_plan(context, plan_of(context.operation));
+}
+
+void NativeEngine::run_plan(const Context& context, const Plan& plan) {
+  const bool memory = plan.stages.front().medium == Medium::kMemory && host_;
+  if (plan.stages.size() == 1) return memory ? in_memory_->run(context, plan) : run_over_links(context, plan);
+  if (plan.algorithm == Algorithm::kDoubling) {
+    in_memory_->exchange(context, plan.stages[0].steps.front());
+    const Operation& operation = context.operation;
+    return over_links_->run(context, plan.stages[1], Layout(operation.count, plan.blocks), operation.out,
+                            operation.out);
+  }
+  run_in_pieces(context, plan);
+}
+
+// A hierarchical plan works in place on memory that the host's ranks can reach.
+void NativeEngine::run_in_pieces(const Context& context, const Plan& plan) {
+  const Operation& operation = context.operation;
+  const size_t size = size_of(operation.dtype);
+  const auto run_piece = [&](const Operation& piece) {
+    const Context inner = context.with(piece);
+    if (host_) in_memory_->arrive(inner);
+    for (const auto& stage : plan.stages) {
+      if (stage.medium == Medium::kLinks) {
+        if (!stage.steps.empty())
+          over_links_->run(inner, stage, Layout(piece.count, plan.blocks), piece.out, piece.out);
+      } else if (host_) {
+        in_memory_->run_stage(inner, plan, stage);
+      }
+    }
+    if (host_) in_memory_->leave(inner);
+  };
+  auto* const data = static_cast<std::byte*>(operation.out);
+  const bool reachable = !host_ || memory_->arena()->contains(data, operation.bytes());
+  // All ranks cut at the same places, whether their memory can be reached or not.
+  for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += kPiece / size) {
+    Operation piece = operation;
+    piece.count = std::min(kPiece / size, operation.count - at);
+    if (reachable) {
+      piece.in = piece.out = data + at * size;
+      run_piece(piece);
+      continue;
+    }
+    if (!piece_) piece_ = allocate(kPiece);
+    piece.in = piece.out = piece_.get();
+    memcpy(piece.out, data + at * size, piece.bytes());
+    run_piece(piece);
+    memcpy(data + at * size, piece.out, piece.bytes());
+  }
+}
+
+// Plans over links work in place, on the output where there is room for all blocks, else on a copy in pieces.
+void NativeEngine::run_over_links(const Context& context, const Plan& plan) {
+  const Operation& operation = context.operation;
+  const size_t size = size_of(operation.dtype);
+  const Stage& stage = plan.stages.front();
+  const auto ranks = static_cast<size_t>(options_.size);
+  const auto rank = static_cast<size_t>(options_.rank);
+  auto* const out = static_cast<std::byte*>(operation.out);
+  const auto* const in = static_cast<const std::byte*>(operation.in);
+  switch (operation.collective) {
+    case Collective::kAllGather:
+      if (out + rank * operation.bytes() != in) memcpy(out + rank * operation.bytes(), in, operation.bytes());
+      return over_links_->run(context, stage, Layout(operation.count * ranks, plan.blocks), out, out);
+    case Collective::kAllToAll:
+      memcpy(out + rank * operation.bytes(), in + rank * operation.bytes(), operation.bytes());
+      return over_links_->run(context, stage, Layout(operation.count * ranks, plan.blocks), in, out);
+    case Collective::kReduce:
+      if (options_.rank == operation.peer) break;
+      [[fallthrough]];
+    case Collective::kReduceScatter: {
+      const size_t blocks = operation.collective == Collective::kReduce ? 1 : ranks;
+      const size_t piece = std::max<size_t>(kPiece / size / blocks, 1);
+      std::vector<std::byte> work(blocks * std::min(piece, operation.count) * size);
+      for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += piece) {
+        const size_t length = std::min(piece, operation.count - at);
+        for (size_t block = 0; block < blocks; ++block) {
+          memcpy(work.data() + block * length * size, in + (block * operation.count + at) * size,
+                 length * size);
+        }
+        over_links_->run(context, stage, Layout(blocks * length, plan.blocks), work.data(), work.data());
+        if (blocks > 1) memcpy(out + at * size, work.data() + rank * length * size, length * size);
+      }
+      return;
+    }
+    default:
+      break;
+  }
+  if (operation.collective == Collective::kReduce) {
+    const size_t piece = std::max<size_t>(kPiece / size, 1);  // as the others do it
+    for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += piece) {
+      const size_t length = std::min(piece, operation.count - at);
+      over_links_->run(context, stage, Layout(length, plan.blocks), out + at * size, out + at * size);
+    }
+    return;
+  }
+  over_links_->run(context, stage, Layout(operation.count, plan.blocks), out, out);
+}
+
+void NativeEngine::run_message(const Context& context) {
+  const Operation& operation = context.operation;
+  const bool sending = operation.collective == Collective::kSend;
+  Stage stage;
+  if (sending) {
+    stage.steps = {{.sends = {{operation.peer, {0, 1}}}, .receives = {}}};
+  } else {
+    stage.steps = {{.sends = {}, .receives = {{operation.peer, {0, 1}, Action::kOverwrite}}}};
+  }
+  message_executor(operation.peer, sending)
+      .run(context, stage, Layout(operation.count, 1), operation.in, sending ? nullptr : operation.out);
+}
+
+LinkExecutor& NativeEngine::message_executor(int peer, bool sending) {
+  const std::lock_guard lock(mutex_);
+  auto& executor = message_executors_[{peer, sending}];
+  if (!executor) {
+    const int from = sending ? options_.rank : peer;
+    executor = make_executor({.name = fmt::format("messages from {}", from), .number = 1, .sends = sending});
+  }
+  return *executor;
+}
+
+std::unique_ptr<LinkExecutor> NativeEngine::make_executor(const Channel& channel) {
+  return std::make_unique<LinkExecutor>(
+      LinkExecutor::Options{.rank = options_.rank,
+                            .link = [this, channel](int peer, const Context& context) -> Link& {
+                              return link_to(peer, channel, context);
+                            },
+                            .bell = block_ != nullptr ? &block_->bell : nullptr,
+                            .wake_fd = watch_->wake_fd(),
+                            .patience = patience_,
+                            .segment = options_.segment > 0 ? options_.segment : kLinkSegment,
+                            .wire = options_.wire});
+}
+
+// Made when first needed. Between hosts the higher rank connects; inside one, each side makes the pipe that
+// it fills and shows where it is. Each channel is used by one thread.
+Link& NativeEngine::link_to(int peer, const Channel& channel, const Context& context) {
+  std::unique_lock lock(mutex_);
+  auto& link = links_[{peer, channel.name}];
+  lock.unlock();
+  if (!link) {
+    const bool local = topology_->host_of(peer) == topology_->host_of(options_.rank);
+    link = local ? make_memory_link(peer, channel) : make_tcp_link(peer, channel, context);
+  }
+  return *link;
+}
+
+std::unique_ptr<Link> NativeEngine::make_tcp_link(int peer, const Channel& channel, const Context& context) {
+  const RankInfo& info = ranks_[static_cast<size_t>(peer)];
+  const int me = options_.rank;
+  const auto check = [&] { context.check([&] { return std::vector{peer}; }); };
+  std::vector<Connection> connections;
+  for (int i = 0; i < options_.sockets; ++i) {
+    const std::string purpose =
+        fmt::format("{}/{}/{}/{}-{}", id_, channel.name, i, std::min(me, peer), std::max(me, peer));
+    connections.push_back(
+        peer > me ? options_.endpoint->accept(purpose, context.deadline, check)
+                  : options_.endpoint->connect(Address::parse(info.address), purpose, context.deadline));
+  }
+  return std::make_unique<TcpLink>(std::move(connections));
+}
+
+std::unique_ptr<Link> NativeEngine::make_memory_link(int peer, const Channel& channel) {
+  const int index = host_->index_of(peer);
+  const HostPeer& other = host_->peer(index);
+  MemoryPipe* ours = nullptr;
+  if (channel.sends) {
+    ours = new (memory_->allocate(sizeof(MemoryPipe), 2)) MemoryPipe;
+    const std::lock_guard lock(mutex_);
+    own_pipes_.push_back(ours);
+    block_->pipe(channel.number, host_->size(), index).exchange(memory_->arena()->offset_of(ours));
+    wake(other.block->bell);
+  }
+  // Where the peer's pipe is; nullptr while it has none.
+  const auto find = [this, other, number = channel.number]() -> MemoryPipe* {
+    const uint64_t offset = other.block->pipe(number, host_->size(), host_->index()).load();
+    if (offset == 0) return nullptr;
+    auto* theirs = reinterpret_cast<MemoryPipe*>(other.arena->at(offset));
+    const std::lock_guard lock(mutex_);
+    pipes_of_others_.push_back(theirs);
+    return theirs;
+  };
+  return std::make_unique<MemoryLink>(ours, find, &other.block->bell);
+}
+
+}  // namespace muster

@@ -1,0 +1,110 @@
+#pragma once
+
+// Muster's own engine: plans over shared memory inside a host and over links between hosts.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include "muster/collective/communicator.h"
+#include "muster/collective/engine.h"
+#include "muster/collective/native/link_executor.h"
+#include "muster/collective/native/memory_executor.h"
+#include "muster/collective/native/peer_watch.h"
+#include "muster/net/arena.h"
+#include "muster/net/endpoint.h"
+
+namespace muster {
+
+/// This task's arena, shared by a communicator and its splits, and what others may still be reading in it.
+class HostMemory {
+ public:
+  explicit HostMemory(size_t capacity) : arena_(Arena::create(capacity)) {}
+
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+  /// A block that `readers` ranks will look at, each of which says release() in the end.
+  struct Shared {
+    std::atomic<int> readers;
+  };
+  void* allocate(size_t bytes, int readers);
+  static void release(void* data);
+
+  /// Takes a block back once nobody looks at it any more: now or at a later call.
+  void retire(void* data);
+
+ private:
+  void collect();
+
+  const std::shared_ptr<Arena> arena_;
+  std::mutex mutex_;
+  std::vector<void*> retired_;
+};
+
+class NativeEngine : public Engine {
+ public:
+  /// Meets the other ranks. `memory` is that of the communicator that was split, or nullptr.
+  NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory, Failure& failure);
+  ~NativeEngine() override;
+
+  void run(const Operation& operation, uint64_t number, Deadline deadline) override;
+  std::shared_ptr<void> allocate(size_t bytes) override;
+  std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
+                                const Exchange& exchange, Failure& failure) override;
+  void abort(const std::string& reason) override;
+  const Topology& topology() const override { return *topology_; }
+  std::string explain(const Operation& operation) const override;
+
+ private:
+  struct Meeting;
+  void meet();
+  void connect_peers(Meeting& meeting);
+  void share_memory(Meeting& meeting, int peer, Connection& connection);
+  void run_collective(const Context& context);
+  void run_message(const Context& context);
+  void run_plan(const Context& context, const Plan& plan);
+  void run_over_links(const Context& context, const Plan& plan);
+  void run_in_pieces(const Context& context, const Plan& plan);
+  const Plan& plan_of(const Operation& operation);
+  LinkExecutor& message_executor(int peer, bool sending);
+  struct Channel {
+    std::string name;
+    int number = 0;     // of its pipes in a HostBlock
+    bool sends = true;  // messages of one direction only are received
+  };
+  std::unique_ptr<LinkExecutor> make_executor(const Channel& channel);
+  Link& link_to(int peer, const Channel& channel, const Context& context);
+  std::unique_ptr<Link> make_tcp_link(int peer, const Channel& channel, const Context& context);
+  std::unique_ptr<Link> make_memory_link(int peer, const Channel& channel);
+  void wake_self();
+
+  const Communicator::Options options_;
+  Failure& failure_;
+  const bool may_retry_;  // without shared memory, when a host's ranks can't share it
+  const std::shared_ptr<HostMemory> memory_;
+  std::vector<RankInfo> ranks_;
+  std::string id_;  // unlike any other group's
+  std::optional<Departures> departures_;
+  std::optional<Topology> topology_;
+  Patience patience_;
+
+  HostBlock* block_ = nullptr;  // ours, in the arena
+  std::unique_ptr<HostGroup> host_;
+  std::unique_ptr<MemoryExecutor> in_memory_;
+  std::unique_ptr<LinkExecutor> over_links_;
+  std::unique_ptr<PeerWatch> watch_;
+  std::map<std::tuple<Collective, Algorithm, int>, Plan> plans_;
+  const Plan* last_plan_ = nullptr;  // of the last operation, which is often the next one too
+  std::tuple<Collective, Algorithm, int> last_key_;
+  std::shared_ptr<void> piece_;  // in the arena: where ordinary memory passes through several stages
+
+  std::mutex mutex_;  // protects what follows: messages run beside collectives
+  std::map<std::pair<int, std::string>, std::unique_ptr<Link>> links_;
+  std::vector<void*> own_pipes_;  // of links inside the host
+  std::vector<void*> pipes_of_others_;
+  std::map<std::pair<int, bool>, std::unique_ptr<LinkExecutor>> message_executors_;
+};
+
+}  // namespace muster

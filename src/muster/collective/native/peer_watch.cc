@@ -1,0 +1,245 @@
+#include "muster/collective/native/peer_watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+
+// An operation that has not moved for so long may be one that the ranks do not agree about.
+constexpr auto kAskAfter = 1s;
+constexpr auto kAnswerWithin = 500ms;
+constexpr auto kLookEvery = 250ms;
+constexpr auto kSendLimit = 1s;
+constexpr uint32_t kLongestText = 64 * 1024;
+
+}  // namespace
+
+PeerWatch::PeerWatch(Options options, std::map<int, Connection> connections, Failure& failure,
+                     Departures& departures)
+    : options_(std::move(options)),
+      failure_(failure),
+      departures_(departures),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      since_(Deadline::Clock::now()) {
+  for (auto& [rank, connection] : connections) peers_[rank].connection = std::move(connection);
+  thread_ = std::thread([this, task = log_task()] {
+    const ScopedLogTask scope(task);
+    listen();
+  });
+}
+
+PeerWatch::~PeerWatch() {
+  eventfd_write(stop_, 1);
+  thread_.join();
+  for (auto& [rank, peer] : peers_) say(peer, Message::kGoodbye, "");
+  close(stop_);
+  close(wake_);
+}
+
+void PeerWatch::begin(const Operation& operation, uint64_t number) {
+  const std::lock_guard lock(activity_mutex_);
+  operation_ = operation;
+  number_ = number;
+  running_ = true;
+  since_ = Deadline::Clock::now();
+}
+
+void PeerWatch::end() {
+  const std::lock_guard lock(activity_mutex_);
+  running_ = false;
+  since_ = Deadline::Clock::now();
+}
+
+PeerWatch::Activity PeerWatch::activity() const {
+  const std::lock_guard lock(activity_mutex_);
+  return {.number = number_,
+          .operation = number_ == 0 ? "" : operation_.to_string(),
+          .running = running_,
+          .since = since_};
+}
+
+std::string PeerWatch::describe(int rank) const {
+  const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
+  return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
+}
+
+// Begins with the number and what is running, for comparison; the rest is for people.
+std::string PeerWatch::describe_activity() const {
+  const Activity now = activity();
+  const std::string ago = format_seconds(Deadline::Clock::now() - now.since);
+  if (now.number == 0) return "0|| has not called anything yet";
+  if (now.running)
+    return fmt::format("{0}|{1}| is in {1} number {0} since {2}", now.number, now.operation, ago);
+  return fmt::format("{}|| finished {} number {} {} ago and has not come", now.number, now.operation,
+                     now.number, ago);
+}
+
+void PeerWatch::say(Peer& peer, Message message, const std::string& text) {
+  if (peer.left) return;
+  std::string frame(1, static_cast<char>(message));
+  const auto size = static_cast<uint32_t>(text.size());
+  frame.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  frame += text;
+  try {
+    peer.connection.send(frame.data(), frame.size(), Deadline::after(kSendLimit));
+  } catch (const Error&) {
+    peer.left = true;  // whoever reads from it learns that it is gone
+  }
+}
+
+void PeerWatch::tell(Failure::Kind kind, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [rank, peer] : peers_) {
+    say(peer, Message::kFailure, fmt::format("{}{}", static_cast<int>(kind), reason));
+  }
+  eventfd_write(wake_, 1);
+}
+
+void PeerWatch::break_group(Failure::Kind kind, const std::string& reason) {
+  failure_.set(kind, reason);
+  eventfd_write(wake_, 1);
+  options_.on_failure();
+}
+
+void PeerWatch::listen() {
+  for (;;) {
+    std::vector<pollfd> waits = {{.fd = stop_, .events = POLLIN, .revents = 0}};
+    std::vector<int> ranks;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [rank, peer] : peers_) {
+        if (peer.left) continue;
+        waits.push_back({.fd = peer.connection.fd(), .events = POLLIN, .revents = 0});
+        ranks.push_back(rank);
+      }
+    }
+    poll(waits.data(), waits.size(), activity().running ? static_cast<int>(kLookEvery / 1ms) : 1000);
+    if (waits[0].revents != 0) return;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (waits[i + 1].revents == 0) continue;
+      const std::lock_guard lock(mutex_);
+      read(ranks[i], peers_[ranks[i]]);
+    }
+    look_for_stalls();
+  }
+}
+
+void PeerWatch::read(int rank, Peer& peer) {
+  std::array<char, 4096> buffer{};
+  try {
+    const iovec part = {.iov_base = buffer.data(), .iov_len = buffer.size()};
+    peer.received.append(buffer.data(), peer.connection.try_receive({&part, 1}));
+  } catch (const Error&) {
+    peer.left = true;
+    return break_group(Failure::Kind::kPeerLost,
+                       describe(rank) + " died or was cut off: its connection closed");
+  }
+  for (;;) {
+    uint32_t size = 0;
+    if (peer.received.size() < 1 + sizeof(size)) return;
+    memcpy(&size, peer.received.data() + 1, sizeof(size));
+    if (size > kLongestText) {
+      peer.left = true;
+      return break_group(Failure::Kind::kPeerLost, describe(rank) + " sent nonsense");
+    }
+    if (peer.received.size() < 1 + sizeof(size) + size) return;
+    const auto message = static_cast<Message>(peer.received[0]);
+    const std::string text = peer.received.substr(1 + sizeof(size), size);
+    peer.received.erase(0, 1 + sizeof(size) + size);
+    take(rank, peer, message, text);
+    if (peer.left) return;
+  }
+}
+
+void PeerWatch::take(int rank, Peer& peer, Message message, const std::string& text) {
+  switch (message) {
+    case Message::kGoodbye:
+      peer.left = true;
+      return departures_.mark(rank);
+    case Message::kFailure:
+      if (text.empty() || text[0] < '0' || text[0] > '3') return;
+      return break_group(static_cast<Failure::Kind>(text[0] - '0'), text.substr(1));
+    case Message::kQuestion:
+      return say(peer, Message::kAnswer, describe_activity());
+    case Message::kAnswer:
+      peer.activity = text;
+      return;
+  }
+}
+
+void PeerWatch::ask_all() {
+  inquiry_.asked = Deadline::Clock::now();
+  const std::lock_guard lock(mutex_);
+  for (auto& [rank, peer] : peers_) {
+    peer.activity.clear();
+    say(peer, Message::kQuestion, "");
+  }
+}
+
+void PeerWatch::look_for_stalls() {
+  const Activity now = activity();
+  if (!now.running || failure_.raised()) return;
+  if (inquiry_.number != now.number) inquiry_ = {.number = now.number};
+  const auto waited = Deadline::Clock::now() - now.since;
+  const bool answered = Deadline::Clock::now() - inquiry_.asked >= kAnswerWithin;
+  switch (inquiry_.stage) {
+    case Inquiry::Stage::kNone:
+      if (waited < std::min<Deadline::Clock::duration>(kAskAfter, options_.stall_warning)) return;
+      inquiry_.stage = Inquiry::Stage::kAsked;
+      return ask_all();
+    case Inquiry::Stage::kAsked:
+      if (!answered) return;
+      inquiry_.stage = Inquiry::Stage::kCompared;
+      return compare(now);
+    case Inquiry::Stage::kCompared:
+      if (waited < options_.stall_warning) return;
+      inquiry_.stage = Inquiry::Stage::kAskedAgain;
+      return ask_all();
+    case Inquiry::Stage::kAskedAgain:
+      if (!answered) return;
+      inquiry_.stage = Inquiry::Stage::kReported;
+      return report_stall(now, waited);
+    case Inquiry::Stage::kReported:
+      return;
+  }
+}
+
+void PeerWatch::compare(const Activity& ours) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, peer] : peers_) {
+    const auto parts = split(peer.activity, '|');
+    if (parts.size() != 3 || parts[0] != std::to_string(ours.number) || parts[1].empty()) continue;
+    if (parts[1] == ours.operation) continue;
+    return break_group(Failure::Kind::kMismatch,
+                       fmt::format("{} called {}, {} called {}, both as number {}", describe(options_.rank),
+                                   ours.operation, describe(rank), parts[1], ours.number));
+  }
+}
+
+void PeerWatch::report_stall(const Activity& stalled, Deadline::Clock::duration waited) {
+  std::string others;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, peer] : peers_) {
+    const auto parts = split(peer.activity, '|');
+    const bool same = parts.size() == 3 && parts[0] == std::to_string(stalled.number) && !parts[1].empty();
+    if (same) continue;
+    others += fmt::format("{}{}{}", others.empty() ? "" : "; ", describe(rank),
+                          parts.size() == 3 ? parts[2] : " does not answer: stopped, overloaded or cut off");
+  }
+  log_warning("{} number {} of {} has waited for {}: {}", stalled.operation, stalled.number, options_.group,
+              format_seconds(waited), others.empty() ? "all ranks are in it" : others);
+}
+
+}  // namespace muster

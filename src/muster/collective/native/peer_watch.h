@@ -1,0 +1,108 @@
+#pragma once
+
+// A rank's ear for its peers: a control connection to each, and a thread that listens to all of them. It
+// learns at once that a peer's process has died (its connection closes without a goodbye), takes in that a
+// peer has broken the group, and answers what this rank is doing. When an operation stalls it asks the ranks
+// that are missing, and says what they last did.
+//
+// Thread-safe.
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/collective/failure.h"
+#include "muster/collective/native/context.h"
+#include "muster/net/connection.h"
+
+namespace muster {
+
+class PeerWatch {
+ public:
+  /// What a rank is doing: the operation that it is in, or the last one that it was in.
+  struct Activity {
+    uint64_t number = 0;
+    std::string operation;  ///< empty: none yet
+    bool running = false;
+    Deadline::Clock::time_point since;  ///< of its start, or of its end
+  };
+
+  struct Options {
+    std::string group;
+    int rank = 0;
+    std::vector<RankInfo> ranks;
+    std::chrono::milliseconds stall_warning{0};
+    std::function<void()> on_failure;  ///< wakes those who wait; called from the thread
+  };
+
+  /// Takes a connection to every other rank.
+  PeerWatch(Options options, std::map<int, Connection> connections, Failure& failure, Departures& departures);
+  ~PeerWatch();  ///< says goodbye to all
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+  /// Breaks the group on the other ranks.
+  void tell(Failure::Kind kind, const std::string& reason);
+
+  /// Readable once the group has failed.
+  int wake_fd() const { return wake_; }
+
+  /// The engine says when an operation begins and ends. Cheap.
+  void begin(const Operation& operation, uint64_t number);
+  void end();
+
+ private:
+  struct Peer {
+    Connection connection;
+    std::string received;
+    bool left = false;
+    std::string activity;  // its last answer
+  };
+  enum class Message : char { kGoodbye = 'g', kFailure = 'f', kQuestion = 'q', kAnswer = 'a' };
+
+  void listen();
+  void read(int rank, Peer& peer);
+  void take(int rank, Peer& peer, Message message, const std::string& text);
+  void say(Peer& peer, Message message, const std::string& text);
+  void break_group(Failure::Kind kind, const std::string& reason);
+  void look_for_stalls();
+  void ask_all();
+  void compare(const Activity& ours);
+  void report_stall(const Activity& stalled, Deadline::Clock::duration waited);
+  Activity activity() const;
+  std::string describe(int rank) const;
+  std::string describe_activity() const;
+
+  const Options options_;
+  Failure& failure_;
+  Departures& departures_;
+  int stop_ = -1;
+  int wake_ = -1;
+
+  mutable std::mutex mutex_;
+  std::map<int, Peer> peers_;  // protected by mutex_
+
+  // What this rank does: written by the thread that runs operations, read by ours.
+  mutable std::mutex activity_mutex_;
+  Operation operation_;
+  uint64_t number_ = 0;
+  bool running_ = false;
+  Deadline::Clock::time_point since_;
+
+  // How far we have looked into an operation that takes long; of our thread only.
+  struct Inquiry {
+    enum class Stage { kNone, kAsked, kCompared, kAskedAgain, kReported };
+    uint64_t number = 0;
+    Stage stage = Stage::kNone;
+    Deadline::Clock::time_point asked;
+  };
+  Inquiry inquiry_;
+
+  std::thread thread_;
+};
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+#pragma once
+
+// The ranks of a communicator as threads of this process, each with a data port of its own.
+//
+//   RankGroup group({.ranks = 3, .hosts = {0, 0, 1}});
+//   EXPECT_THAT(group.run([](Communicator& comm) { comm.barrier(); }), Each(""));
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "muster/collective/communicator.h"
+
+namespace muster::testing {
+
+/// Lets threads bring a text each and get all of them, again and again.
+class ThreadExchange {
+ public:
+  explicit ThreadExchange(int ranks) : texts_(static_cast<size_t>(ranks)) {}
+  Exchange of_rank(int rank);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> texts_;
+  std::vector<std::string> complete_;
+  int arrived_ = 0;
+  uint64_t round_ = 0;
+};
+
+class RankGroup {
+ public:
+  struct Options {
+    int ranks = 2;
+    std::vector<int> hosts;  ///< empty: one host; else the host of each rank, as if they were several
+    Communicator::Options communicator;  ///< the rest
+    TlsFiles tls;
+    std::chrono::milliseconds limit{std::chrono::seconds(60)};
+  };
+
+  explicit RankGroup(Options options) : options_(std::move(options)) {}
+
+  /// Runs `body` on every rank; gives what each threw, "" when nothing.
+  std::vector<std::string> run(const std::function<void(Communicator&)>& body) const;
+
+  /// The options of one rank, for tests that make their communicators themselves.
+  static Communicator::Options options_of(const Options& options, int rank, ThreadExchange& exchange);
+
+ private:
+  const Options options_;
+};
+
+}  // namespace muster::testing
