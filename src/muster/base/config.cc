@@ -22,7 +22,7 @@ struct Setting {
   const char* help;
   std::function<bool(Config&, const std::string&)> read;  // false: the text is malformed
   std::function<std::string(const Config&)> print;
-  const char* expected = "";
+  std::string expected;
   bool has_flag = true;
   bool is_secret = false;
 };
@@ -79,6 +79,34 @@ Setting choice_setting(const char* name, Enum Config::*field, const char* help, 
           .expected = expected};
 }
 
+Setting word_setting(const char* name, std::string Config::*field, const char* help,
+                     const std::vector<std::string>& words) {
+  return {.name = name,
+          .type = "CHOICE",
+          .help = help,
+          .read =
+              [field, words](Config& config, const std::string& text) {
+                config.*field = text;
+                return std::find(words.begin(), words.end(), text) != words.end();
+              },
+          .print = [field](const Config& config) { return config.*field; },
+          .expected = fmt::format("one of {}", fmt::join(words, ", "))};
+}
+
+Setting number_setting(const char* name, int Config::*field, int least, int most, const char* help) {
+  return {.name = name,
+          .type = "N",
+          .help = help,
+          .read =
+              [=](Config& config, const std::string& text) {
+                const auto value = parse_integer(text);
+                if (value) config.*field = static_cast<int>(*value);
+                return value.has_value() && *value >= least && *value <= most;
+              },
+          .print = [field](const Config& config) { return std::to_string(config.*field); },
+          .expected = fmt::format("a whole number from {} to {}", least, most)};
+}
+
 const std::vector<Setting>& settings() {
   static const auto* table = [] {
     auto* made = new std::vector<Setting>{
@@ -93,18 +121,8 @@ const std::vector<Setting>& settings() {
         duration_setting("join-timeout", &Config::join_timeout, "how long to wait for all tasks to join"),
         duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
                          "a task silent for this long is lost"),
-        {.name = "restart-count",
-         .type = "N",
-         .help = "how often this task has been restarted (set by the launcher)",
-         .read =
-             [](Config& config, const std::string& text) {
-               const auto value = parse_integer(text);
-               if (value) config.restart_count = static_cast<int>(*value);
-               return value.has_value() && *value >= 0 && *value < 1'000'000;
-             },
-         .print = [](const Config& config) { return std::to_string(config.restart_count); },
-         .expected = "a whole number from 0",
-         .has_flag = false},
+        number_setting("restart-count", &Config::restart_count, 0, 999'999,
+                       "how often this task has been restarted (set by the launcher)"),
         choice_setting("log-level", &Config::log_level, "debug, info, warning, error or off",
                        "debug, info, warning, error or off",
                        std::array<std::pair<const char*, LogLevel>, 5>{{{"debug", LogLevel::kDebug},
@@ -118,12 +136,34 @@ const std::vector<Setting>& settings() {
                                                                              {"live", ProgressStyle::kLive},
                                                                              {"plain", ProgressStyle::kPlain},
                                                                              {"off", ProgressStyle::kOff}}}),
+        word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",
+                     {"native", "mpi", "gloo"}),
+        word_setting(
+            "algorithm", &Config::algorithm,
+            "of collectives, where it can be had: ring, halving-doubling, doubling, exchange, direct, "
+            "hierarchical, chain, tree; auto chooses by size",
+            {"auto", "ring", "halving-doubling", "doubling", "exchange", "direct", "hierarchical", "chain",
+             "tree"}),
+        choice_setting("shared-memory", &Config::shared_memory, "between ranks of one host: on or off",
+                       "on or off",
+                       std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}}),
+        word_setting("wire", &Config::wire, "what float32 sums travel as between hosts: same, fp16 or bf16",
+                     {"same", "fp16", "bf16"}),
+        number_setting("sockets", &Config::sockets, 1, 64,
+                       "connections for each pair of ranks on different hosts"),
+        duration_setting("collective-timeout", &Config::collective_timeout,
+                         "how long a collective may take before it fails"),
+        duration_setting("stall-warning", &Config::stall_warning,
+                         "say who is missing when a collective takes longer than this"),
+        text_setting("tls-cert", &Config::tls_cert,
+                     "this task's certificate (PEM): encrypts links between hosts"),
+        text_setting("tls-key", &Config::tls_key, "its key (PEM)"),
+        text_setting("tls-ca", &Config::tls_ca, "who signed the certificates of the job (PEM)"),
     };
     for (auto& setting : *made) {
-      if (std::string(setting.name) == "secret") {
-        setting.has_flag = false;
-        setting.is_secret = true;
-      }
+      const std::string_view name = setting.name;
+      setting.is_secret = name == "secret";
+      setting.has_flag = name != "secret" && name != "restart-count";
     }
     return made;
   }();

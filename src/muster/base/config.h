@@ -40,6 +40,18 @@ class Config {
   LogLevel log_level = LogLevel::kInfo;
   ProgressStyle progress = ProgressStyle::kAuto;
 
+  // Collectives.
+  std::string engine = "native";   ///< native, mpi or gloo
+  std::string algorithm = "auto";  ///< of all operations that have it; auto: the measured table
+  bool shared_memory = true;       ///< between ranks of one host
+  std::string wire = "same";       ///< what float32 sums travel as between hosts: same, fp16 or bf16
+  int sockets = 1;                 ///< connections for each pair of ranks on different hosts
+  std::chrono::milliseconds collective_timeout{std::chrono::minutes(10)};
+  std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+
   /// The variables of this process, for the identity that other launchers give.
   Environment environment;
 

@@ -41,6 +41,7 @@ Job::Job(Config config) : config_(std::move(config)), identity_(find_identity(co
 }
 
 Job::~Job() {
+  communicator_.reset();
   member_.reset();
   // The reason of an abort must reach the others before we go.
   if (coordinator_) coordinator_->wait_idle(Deadline::after(kLastWords));
@@ -118,11 +119,54 @@ void Job::wait_for_workers() {
   if (member_) member_->wait_finished(Deadline::never());
 }
 
+Endpoint::Options Job::data_port() const {
+  Endpoint::Options options = {.host = "127.0.0.1", .port = 0, .secret = secret_of(config_, identity_)};
+  options.tls = {config_.tls_cert, config_.tls_key, config_.tls_ca};
+  for (const auto& task : tasks_) {
+    if (task.task != identity_.task || task.address.empty()) continue;
+    const Address address = Address::parse(task.address);
+    options.host = address.host;
+    options.port = address.port;
+  }
+  return options;
+}
+
+Communicator& Job::communicator() {
+  if (communicator_) return *communicator_;
+  if (identity_.task.job != "worker")
+    raise<InvalidArgument>("{} is not a worker: only workers are in the communicator",
+                           identity_.task.to_string());
+  Communicator::Options options = {.rank = 0,
+                                   .size = workers(),
+                                   .name = "workers",
+                                   .engine = config_.engine,
+                                   .algorithm = parse_algorithm(config_.algorithm),
+                                   .shared_memory = config_.shared_memory,
+                                   .sockets = config_.sockets,
+                                   .timeout = config_.collective_timeout,
+                                   .stall_warning = config_.stall_warning,
+                                   .meet_timeout = config_.join_timeout};
+  if (config_.wire != "same") options.wire = parse_dtype(config_.wire);
+  if (member_) {
+    for (const auto& task : tasks_) {
+      if (task.task == identity_.task) break;
+      options.rank += task.task.job == "worker" ? 1 : 0;
+    }
+    options.exchange = [this](const std::string& mine, Deadline deadline) {
+      return member_->gather("muster/workers meet", mine, deadline, "worker");
+    };
+    options.endpoint = std::make_shared<Endpoint>(data_port());
+  }
+  communicator_ = std::make_unique<Communicator>(std::move(options));
+  return *communicator_;
+}
+
 void Job::abort(const std::string& reason) {
   if (member_) member_->abort(reason);
 }
 
 void Job::finish() {
+  communicator_.reset();
   if (!member_) return;
   member_->leave(Deadline::after(config_.heartbeat_timeout));
   if (!coordinator_) return;

@@ -22,6 +22,7 @@
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/member.h"
+#include "muster/collective/communicator.h"
 #include "muster/net/reserved_port.h"
 
 namespace muster {
@@ -54,6 +55,10 @@ class Job {
   /// For servers: waits until all workers have finished.
   void wait_for_workers();
 
+  /// All workers as ranks, in the order of their names: made when first called, which all workers must do.
+  /// Throws InvalidArgument on a task that is not a worker.
+  Communicator& communicator();
+
   /// Ends the job for every task, for this reason.
   void abort(const std::string& reason);
 
@@ -63,6 +68,7 @@ class Job {
  private:
   void host_coordinator();
   void join();
+  Endpoint::Options data_port() const;
 
   const Config config_;
   const Identity identity_;
@@ -71,6 +77,7 @@ class Job {
   std::unique_ptr<Coordinator> coordinator_;   // on the chief, without a launcher's
   std::unique_ptr<Member> member_;             // empty when alone
   std::map<std::string, std::string> values_;  // of a process alone
+  std::unique_ptr<Communicator> communicator_;
 };
 
 }  // namespace muster

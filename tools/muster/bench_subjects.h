@@ -1,0 +1,45 @@
+#pragma once
+
+// The table of subjects: which programs `muster bench` compares, in which variants, and by which command line
+// each is started. Pure, but for the question whether a program is there. bench_processes.h runs them.
+//
+// A peer is a subject that is not Muster: gloo, openmpi, mpich. Its program stands beside `muster` when it
+// was built (bench/CMakeLists.txt). The floor is no peer: it is always measured where it applies.
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/bench_report.h"
+
+namespace muster {
+
+struct BenchSettings {
+  std::string collective = "allreduce";
+  bool tcp = false;                                     ///< over the loopback interface; else shared memory
+  std::vector<std::string> peers;                       ///< as choose_peers() gives them
+  std::vector<std::string> memory = {"arena", "heap"};  ///< where Muster's buffers are; a variant each
+  std::vector<std::string> algorithms;                  ///< of Muster; a variant each; empty: its own choice
+  std::vector<std::string> flags;                       ///< more, for muster_bench_rank
+  std::filesystem::path programs;                       ///< the folder of muster and the peers
+};
+
+/// How one variant is started: one process or several, which become its ranks.
+struct SubjectCommand {
+  BenchVariant of;
+  /// The arguments of each process, the program first. The word DIR stands for the folder of its FIFOs.
+  std::vector<std::vector<std::string>> processes;
+  std::map<std::string, std::string> variables;  ///< of the environment, beside what is there
+};
+
+/// All variants for `ranks` ranks: Muster first, the peers, the floor.
+std::vector<SubjectCommand> subject_commands(const BenchSettings& settings, int ranks, int cores);
+
+/// Those named, or those that are built when none are named. `search_path` (as PATH) is where mpirun is
+/// looked for. Throws InvalidArgument for one that does not exist, or is not built (with what to install).
+std::vector<std::string> choose_peers(const std::vector<std::string>& named,
+                                      const std::filesystem::path& programs, const std::string& search_path);
+
+}  // namespace muster
