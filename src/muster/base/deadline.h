@@ -16,6 +16,7 @@ class Deadline {
   using Clock = std::chrono::steady_clock;
 
   static Deadline after(Clock::duration duration);
+  static Deadline at(Clock::time_point when) { return Deadline(when); }
   static Deadline never() { return Deadline(Clock::time_point::max()); }
 
   bool is_never() const { return when_ == Clock::time_point::max(); }

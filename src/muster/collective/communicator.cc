@@ -15,13 +15,18 @@
 namespace muster {
 
 struct Communicator::Core {
-  Failure failure;
+  GroupState state;
+  std::unique_ptr<Lane> collectives;
   std::unique_ptr<Engine> engine;
   int splits = 0;
 
   std::mutex mutex;
   std::map<std::pair<int, bool>, std::unique_ptr<Lane>> message_lanes;  // (peer, sending)
-  std::unique_ptr<Lane> collectives;
+
+  Core() {
+    collectives = std::make_unique<Lane>(execute());
+    state.activity = [this] { return collectives->activity(); };
+  }
 
   Lane::Execute execute() {
     return [this](const Operation& operation, uint64_t number, Deadline deadline) {
@@ -56,19 +61,17 @@ Communicator::Communicator(Options options) : Communicator(std::move(options), s
   if (options_.wire && *options_.wire != DType::kFloat16 && *options_.wire != DType::kBFloat16)
     raise<InvalidArgument>("sums can travel as float16 or bfloat16, not as {}", name_of(*options_.wire));
   if (options_.engine != "native") raise<InvalidArgument>("there is no engine '{}'", options_.engine);
-  core_->engine = std::make_unique<NativeEngine>(options_, nullptr, core_->failure);
+  core_->engine = std::make_unique<NativeEngine>(options_, nullptr, core_->state);
 }
 
 Communicator::Communicator(Options options, std::unique_ptr<Core> core)
-    : options_(std::move(options)), core_(std::move(core)) {
-  core_->collectives = std::make_unique<Lane>(core_->execute());
-}
+    : options_(std::move(options)), core_(std::move(core)) {}
 
 Communicator::~Communicator() {
   // Whoever still works on a lane must end before the engine goes.
-  core_->failure.set(Failure::Kind::kAborted, "the communicator is being destroyed");
+  core_->state.failure.set(Failure::Kind::kAborted, "the communicator is being destroyed");
   core_->message_lanes.clear();
-  core_->collectives.reset();
+  core_->collectives->stop();
 }
 
 const Topology& Communicator::topology() const {
@@ -114,14 +117,15 @@ Lane& Communicator::lane_of(const Operation& operation) {
 }
 
 void Communicator::run(const Operation& operation, std::optional<Deadline> deadline) {
-  lane_of(operation).run(checked(operation), deadline ? *deadline : Deadline::after(options_.timeout));
+  const auto now = Deadline::Clock::now();
+  lane_of(operation).run(checked(operation), deadline.value_or(Deadline::at(now + options_.timeout)), now);
 }
 
 Work Communicator::submit(const Operation& operation) {
   Work work;
   work.state_ = std::make_shared<Work::State>();
   work.state_->lane = &lane_of(operation);
-  work.state_->failure = &core_->failure;
+  work.state_->failure = &core_->state.failure;
   work.state_->item = work.state_->lane->submit(checked(operation), Deadline::after(options_.timeout));
   return work;
 }
@@ -278,7 +282,7 @@ std::unique_ptr<Communicator> Communicator::split(int colour, int key) {
         static_cast<int>(std::find(members.begin(), members.end(), options_.rank) - members.begin());
     options.exchange = nullptr;
     auto core = std::make_unique<Core>();
-    core->engine = core_->engine->split(options.name, members, options.rank, exchange, core->failure);
+    core->engine = core_->engine->split(options.name, members, options.rank, exchange, core->state);
     made.reset(new Communicator(std::move(options), std::move(core)));
   }
   while (rounds < kRounds) exchange("", Deadline::after(options_.timeout));  // alone, or without a group

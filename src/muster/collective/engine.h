@@ -21,6 +21,20 @@ namespace muster {
 /// all ranks, equally often.
 using Exchange = std::function<std::vector<std::string>(const std::string& mine, Deadline deadline)>;
 
+/// What a rank is doing: the collective that it is in, or the last one that it was in.
+struct Activity {
+  uint64_t number = 0;  ///< 0: none yet
+  std::string operation;
+  bool running = false;
+  Deadline::Clock::time_point since;  ///< of its start, or of its end
+};
+
+/// What a communicator and its engine share.
+struct GroupState {
+  Failure failure;
+  std::function<Activity()> activity;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -35,7 +49,7 @@ class Engine {
   /// An engine for some of the group's ranks: `members` in the new order, of which we are number `rank`.
   /// `exchange` is among the members.
   virtual std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
-                                        const Exchange& exchange, Failure& failure) = 0;
+                                        const Exchange& exchange, GroupState& state) = 0;
 
   /// Tells the other ranks that the group is broken, and why, as far as they can still be told.
   virtual void abort(const std::string& reason) = 0;

@@ -6,7 +6,7 @@
 
 namespace muster {
 
-Lane::~Lane() {
+void Lane::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -16,14 +16,14 @@ Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
 }
 
-Lane::Record& Lane::begin(const Operation& operation, uint64_t number) {
+Lane::Record& Lane::begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now) {
   Record& record = records_[number % records_.size()];
-  const auto now = Deadline::Clock::now();
+  last_ = &record;
   record = {.operation = operation, .number = number, .began = now, .ended = now, .failed = false};
   return record;
 }
 
-void Lane::run(const Operation& operation, Deadline deadline) {
+void Lane::run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now) {
   std::unique_lock lock(mutex_);
   if (busy_ || !queue_.empty()) {
     lock.unlock();
@@ -34,7 +34,7 @@ void Lane::run(const Operation& operation, Deadline deadline) {
   }
   const uint64_t number = ++last_number_;
   busy_ = true;
-  Record& record = begin(operation, number);
+  Record& record = begin(operation, number, now);
   lock.unlock();
   const auto finish = [&](bool failed) {
     lock.lock();
@@ -73,7 +73,7 @@ void Lane::execute_front(std::unique_lock<std::mutex>& lock) {
   const auto item = queue_.front();
   queue_.pop_front();
   busy_ = true;
-  Record& record = begin(item->operation, item->number);
+  Record& record = begin(item->operation, item->number, Deadline::Clock::now());
   lock.unlock();
   std::exception_ptr error;
   try {
@@ -115,6 +115,15 @@ void Lane::run_thread() {
     if (stopping_) return;
     execute_front(lock);
   }
+}
+
+Activity Lane::activity() const {
+  const std::lock_guard lock(mutex_);
+  if (last_ == nullptr) return {};
+  return {.number = last_->number,
+          .operation = last_->operation.to_string(),
+          .running = busy_,
+          .since = busy_ ? last_->began : last_->ended};
 }
 
 std::string Lane::history() const {

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "muster/base/deadline.h"
+#include "muster/collective/engine.h"
 #include "muster/collective/operation.h"
 
 namespace muster {
@@ -34,12 +35,12 @@ class Lane {
   };
 
   explicit Lane(Execute execute) : execute_(std::move(execute)) {}
-  ~Lane();  ///< what is still queued is not executed
+  ~Lane() { stop(); }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  /// Executes it in its turn and returns when it is done; throws what it threw.
-  void run(const Operation& operation, Deadline deadline);
+  /// Executes it in its turn and returns when it is done; throws what it threw. `now` is the time.
+  void run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now);
 
   /// Queues it and returns.
   std::shared_ptr<Item> submit(const Operation& operation, Deadline deadline);
@@ -47,6 +48,11 @@ class Lane {
   /// Waits for it, and helps where it can. False at the deadline.
   bool wait(Item& item, Deadline deadline);
   bool done(const Item& item) const;
+
+  /// Ends the thread; what is still queued is not executed.
+  void stop();
+
+  Activity activity() const;
 
   /// The last operations, the newest last, one a line.
   std::string history() const;
@@ -59,7 +65,7 @@ class Lane {
     Deadline::Clock::time_point ended;  // as `began` while it runs
     bool failed = false;
   };
-  Record& begin(const Operation& operation, uint64_t number);
+  Record& begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now);
   void execute_front(std::unique_lock<std::mutex>& lock);
   void run_thread();
 
@@ -71,7 +77,8 @@ class Lane {
   bool stopping_ = false;
   std::deque<std::shared_ptr<Item>> queue_;
   std::array<Record, 64> records_;
-  std::thread thread_;  // made by the first submit()
+  const Record* last_ = nullptr;  // the newest that has begun
+  std::thread thread_;            // made by the first submit()
 };
 
 }  // namespace muster

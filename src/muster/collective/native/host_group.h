@@ -27,7 +27,7 @@ namespace muster {
 /// Data up to this size travels on the card. Beyond it, copying twice costs more than meeting twice.
 constexpr size_t kCardBytes = 16 * 1024;
 
-struct alignas(64) Card {
+struct alignas(128) Card {
   std::atomic<uint64_t> sequence{0};
   uint64_t call = 0;  // collective, dtype, op and root, packed
   uint64_t count = 0;

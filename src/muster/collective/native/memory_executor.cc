@@ -10,6 +10,9 @@ namespace {
 
 constexpr size_t kLine = 64;
 
+// Up to here a card costs less than to meet twice, even when the data could be read where it is.
+constexpr size_t kAlwaysOnCard = 512;
+
 size_t offset_in_arena(const Arena& arena, const void* data, size_t bytes) {
   return data != nullptr && arena.contains(data, bytes) ? arena.offset_of(data) : 0;
 }
@@ -60,6 +63,24 @@ void MemoryExecutor::exchange(const Context& context, const Step& step) {
   const Operation& operation = context.operation;
   MUSTER_CHECK(operation.bytes() <= kCardBytes);
   group_.arrive(context, 0, operation.in, operation.bytes());
+  reduce_from_cards(context, step);
+}
+
+void MemoryExecutor::run_small(const Context& context, const Plan& exchange_plan, const Plan& direct_plan) {
+  const Operation& operation = context.operation;
+  const Step& step = exchange_plan.stages.front().steps.front();
+  if (operation.bytes() <= kAlwaysOnCard) return exchange(context, step);
+  const size_t place = offset_in_arena(group_.arena(), operation.in, operation.bytes());
+  group_.arrive(context, place, operation.in, place == 0 ? operation.bytes() : 0);
+  int placed = 0;
+  for (int i = 0; i < group_.size(); ++i) placed += group_.card(i).place != 0 ? 1 : 0;
+  if (placed == 0) return reduce_from_cards(context, step);
+  if (placed < group_.size()) return all_reduce_staged(context, direct_plan);
+  all_reduce_zero_copy(context, direct_plan.stages.front().steps.front(), direct_plan.blocks);
+}
+
+void MemoryExecutor::reduce_from_cards(const Context& context, const Step& step) {
+  const Operation& operation = context.operation;
   if (operation.count == 0 || operation.collective == Collective::kBarrier) return;
   std::array<const void*, 64> few{};
   std::vector<const void*> many;

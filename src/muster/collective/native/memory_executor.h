@@ -25,6 +25,10 @@ class MemoryExecutor {
   /// A plan of one stage that is all memory: everything from the arrival to the end.
   void run(const Context& context, const Plan& plan);
 
+  /// A few KiB of an all-reduce: on the cards where a rank's data is in ordinary memory, by the direct plan
+  /// where all have it in arenas.
+  void run_small(const Context& context, const Plan& exchange_plan, const Plan& direct_plan);
+
   /// All of it on the cards.
   void exchange(const Context& context, const Step& step);
 
@@ -37,6 +41,7 @@ class MemoryExecutor {
   void all_reduce_zero_copy(const Context& context, const Step& step, int blocks);
   void all_reduce_staged(const Context& context, const Plan& plan);
   void one_step(const Context& context, const Step& step, bool zero_copy);
+  void reduce_from_cards(const Context& context, const Step& step);
   bool every_sender_in_arena(const Operation& operation) const;
 
   HostGroup& group_;

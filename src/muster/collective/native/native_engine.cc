@@ -43,35 +43,6 @@ RankInfo rank_info(const std::string& text) {
 
 }  // namespace
 
-void* HostMemory::allocate(size_t bytes, int readers) {
-  const std::lock_guard lock(mutex_);
-  collect();
-  auto* data = static_cast<std::byte*>(arena_->allocate(bytes + 64));
-  memset(data, 0, bytes + 64);
-  new (data) Shared{readers};
-  return data + 64;
-}
-
-void HostMemory::release(void* data) {
-  auto* shared = reinterpret_cast<Shared*>(static_cast<std::byte*>(data) - 64);
-  shared->readers.fetch_sub(1);
-}
-
-void HostMemory::retire(void* data) {
-  const std::lock_guard lock(mutex_);
-  retired_.push_back(data);
-  collect();
-}
-
-void HostMemory::collect() {
-  std::erase_if(retired_, [this](void* data) {
-    std::byte* const begin = static_cast<std::byte*>(data) - 64;
-    if (reinterpret_cast<Shared*>(begin)->readers.load() > 0) return false;
-    arena_->free(begin);
-    return true;
-  });
-}
-
 // What is known while the ranks meet: it may take two attempts, when memory can't be shared after all.
 struct NativeEngine::Meeting {
   int attempt = 0;
@@ -83,9 +54,10 @@ struct NativeEngine::Meeting {
 };
 
 NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory,
-                           Failure& failure)
+                           GroupState& state)
     : options_(options),
-      failure_(failure),
+      state_(state),
+      failure_(state.failure),
       may_retry_(memory == nullptr),
       memory_(memory ? std::move(memory) : std::make_shared<HostMemory>(options.arena_capacity)) {
   departures_.emplace(static_cast<size_t>(options_.size));
@@ -169,7 +141,7 @@ void NativeEngine::meet() {
                                                           .ranks = ranks_,
                                                           .stall_warning = options_.stall_warning,
                                                           .on_failure = [this] { wake_self(); }},
-                                       std::move(meeting.connections), failure_, *departures_);
+                                       std::move(meeting.connections), state_, *departures_);
   over_links_ = make_executor({.name = "collectives", .number = 0, .sends = true});
 }
 
@@ -180,7 +152,7 @@ void NativeEngine::connect_peers(Meeting& meeting) {
   meeting.connections.clear();
   meeting.host_peers.clear();
   meeting.trouble.clear();
-  if (block_ != nullptr) memory_->arena()->free(reinterpret_cast<std::byte*>(block_) - 64);
+  if (block_ != nullptr) memory_->discard(block_);
   block_ = nullptr;
   int local = 0;
   for (int rank = 0; rank < options_.size; ++rank) local += host_of(rank) == host_of(me) ? 1 : 0;
@@ -232,7 +204,7 @@ std::shared_ptr<void> NativeEngine::allocate(size_t bytes) {
 }
 
 std::unique_ptr<Engine> NativeEngine::split(const std::string& name, const std::vector<int>& members,
-                                            int rank, const Exchange& exchange, Failure& failure) {
+                                            int rank, const Exchange& exchange, GroupState& state) {
   Communicator::Options options = options_;
   options.name = name;
   options.rank = rank;
@@ -240,7 +212,7 @@ std::unique_ptr<Engine> NativeEngine::split(const std::string& name, const std::
   options.exchange = exchange;
   // The ranks that share memory are those that do so here.
   options.host_identity = fmt::format("host {} of {}", topology_->host_of(options_.rank), id_);
-  return std::make_unique<NativeEngine>(options, memory_, failure);
+  return std::make_unique<NativeEngine>(options, memory_, state);
 }
 
 void NativeEngine::abort(const std::string& reason) {
@@ -296,9 +268,7 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
     if (message) {
       run_message(context);
     } else if (options_.size > 1) {
-      watch_->begin(operation, number);
       run_collective(context);
-      watch_->end();
     } else if (operation.in != operation.out && operation.count > 0) {
       memcpy(operation.out, operation.in, operation.bytes());
     }
@@ -338,6 +308,11 @@ void NativeEngine::run_collective(const Context& context) {
 
 void NativeEngine::run_plan(const Context& context, const Plan& plan) {
   const bool memory = plan.stages.front().medium == Medium::kMemory && host_;
+  if (memory && plan.algorithm == Algorithm::kExchange && options_.algorithm == Algorithm::kAuto &&
+      context.operation.collective == Collective::kAllReduce) {
+    if (!direct_) direct_ = make_plan(Collective::kAllReduce, Algorithm::kDirect, options_.rank, *topology_);
+    return in_memory_->run_small(context, plan, *direct_);
+  }
   if (plan.stages.size() == 1) return memory ? in_memory_->run(context, plan) : run_over_links(context, plan);
   if (plan.algorithm == Algorithm::kDoubling) {
     in_memory_->exchange(context, plan.stages[0].steps.front());

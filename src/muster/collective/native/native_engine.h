@@ -10,49 +10,24 @@
 
 #include "muster/collective/communicator.h"
 #include "muster/collective/engine.h"
+#include "muster/collective/native/host_memory.h"
 #include "muster/collective/native/link_executor.h"
 #include "muster/collective/native/memory_executor.h"
 #include "muster/collective/native/peer_watch.h"
-#include "muster/net/arena.h"
 #include "muster/net/endpoint.h"
 
 namespace muster {
 
-/// This task's arena, shared by a communicator and its splits, and what others may still be reading in it.
-class HostMemory {
- public:
-  explicit HostMemory(size_t capacity) : arena_(Arena::create(capacity)) {}
-
-  const std::shared_ptr<Arena>& arena() const { return arena_; }
-
-  /// A block that `readers` ranks will look at, each of which says release() in the end.
-  struct Shared {
-    std::atomic<int> readers;
-  };
-  void* allocate(size_t bytes, int readers);
-  static void release(void* data);
-
-  /// Takes a block back once nobody looks at it any more: now or at a later call.
-  void retire(void* data);
-
- private:
-  void collect();
-
-  const std::shared_ptr<Arena> arena_;
-  std::mutex mutex_;
-  std::vector<void*> retired_;
-};
-
 class NativeEngine : public Engine {
  public:
   /// Meets the other ranks. `memory` is that of the communicator that was split, or nullptr.
-  NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory, Failure& failure);
+  NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory, GroupState& state);
   ~NativeEngine() override;
 
   void run(const Operation& operation, uint64_t number, Deadline deadline) override;
   std::shared_ptr<void> allocate(size_t bytes) override;
   std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
-                                const Exchange& exchange, Failure& failure) override;
+                                const Exchange& exchange, GroupState& state) override;
   void abort(const std::string& reason) override;
   const Topology& topology() const override { return *topology_; }
   std::string explain(const Operation& operation) const override;
@@ -81,6 +56,7 @@ class NativeEngine : public Engine {
   void wake_self();
 
   const Communicator::Options options_;
+  GroupState& state_;
   Failure& failure_;
   const bool may_retry_;  // without shared memory, when a host's ranks can't share it
   const std::shared_ptr<HostMemory> memory_;
@@ -96,6 +72,7 @@ class NativeEngine : public Engine {
   std::unique_ptr<LinkExecutor> over_links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<std::tuple<Collective, Algorithm, int>, Plan> plans_;
+  std::optional<Plan> direct_;       // for what is small and in arenas
   const Plan* last_plan_ = nullptr;  // of the last operation, which is often the next one too
   std::tuple<Collective, Algorithm, int> last_key_;
   std::shared_ptr<void> piece_;  // in the arena: where ordinary memory passes through several stages

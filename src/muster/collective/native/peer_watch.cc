@@ -25,14 +25,14 @@ constexpr uint32_t kLongestText = 64 * 1024;
 
 }  // namespace
 
-PeerWatch::PeerWatch(Options options, std::map<int, Connection> connections, Failure& failure,
+PeerWatch::PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state,
                      Departures& departures)
     : options_(std::move(options)),
-      failure_(failure),
+      state_(state),
+      failure_(state.failure),
       departures_(departures),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      since_(Deadline::Clock::now()) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (auto& [rank, connection] : connections) peers_[rank].connection = std::move(connection);
   thread_ = std::thread([this, task = log_task()] {
     const ScopedLogTask scope(task);
@@ -48,28 +48,6 @@ PeerWatch::~PeerWatch() {
   close(wake_);
 }
 
-void PeerWatch::begin(const Operation& operation, uint64_t number) {
-  const std::lock_guard lock(activity_mutex_);
-  operation_ = operation;
-  number_ = number;
-  running_ = true;
-  since_ = Deadline::Clock::now();
-}
-
-void PeerWatch::end() {
-  const std::lock_guard lock(activity_mutex_);
-  running_ = false;
-  since_ = Deadline::Clock::now();
-}
-
-PeerWatch::Activity PeerWatch::activity() const {
-  const std::lock_guard lock(activity_mutex_);
-  return {.number = number_,
-          .operation = number_ == 0 ? "" : operation_.to_string(),
-          .running = running_,
-          .since = since_};
-}
-
 std::string PeerWatch::describe(int rank) const {
   const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
   return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
@@ -77,7 +55,7 @@ std::string PeerWatch::describe(int rank) const {
 
 // Begins with the number and what is running, for comparison; the rest is for people.
 std::string PeerWatch::describe_activity() const {
-  const Activity now = activity();
+  const Activity now = state_.activity();
   const std::string ago = format_seconds(Deadline::Clock::now() - now.since);
   if (now.number == 0) return "0|| has not called anything yet";
   if (now.running)
@@ -125,7 +103,7 @@ void PeerWatch::listen() {
         ranks.push_back(rank);
       }
     }
-    poll(waits.data(), waits.size(), activity().running ? static_cast<int>(kLookEvery / 1ms) : 1000);
+    poll(waits.data(), waits.size(), state_.activity().running ? static_cast<int>(kLookEvery / 1ms) : 1000);
     if (waits[0].revents != 0) return;
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (waits[i + 1].revents == 0) continue;
@@ -189,7 +167,7 @@ void PeerWatch::ask_all() {
 }
 
 void PeerWatch::look_for_stalls() {
-  const Activity now = activity();
+  const Activity now = state_.activity();
   if (!now.running || failure_.raised()) return;
   if (inquiry_.number != now.number) inquiry_ = {.number = now.number};
   const auto waited = Deadline::Clock::now() - now.since;

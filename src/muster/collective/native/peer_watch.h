@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "muster/base/deadline.h"
-#include "muster/collective/failure.h"
+#include "muster/collective/engine.h"
 #include "muster/collective/native/context.h"
 #include "muster/net/connection.h"
 
@@ -23,14 +23,6 @@ namespace muster {
 
 class PeerWatch {
  public:
-  /// What a rank is doing: the operation that it is in, or the last one that it was in.
-  struct Activity {
-    uint64_t number = 0;
-    std::string operation;  ///< empty: none yet
-    bool running = false;
-    Deadline::Clock::time_point since;  ///< of its start, or of its end
-  };
-
   struct Options {
     std::string group;
     int rank = 0;
@@ -40,7 +32,8 @@ class PeerWatch {
   };
 
   /// Takes a connection to every other rank.
-  PeerWatch(Options options, std::map<int, Connection> connections, Failure& failure, Departures& departures);
+  PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state,
+            Departures& departures);
   ~PeerWatch();  ///< says goodbye to all
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -50,10 +43,6 @@ class PeerWatch {
 
   /// Readable once the group has failed.
   int wake_fd() const { return wake_; }
-
-  /// The engine says when an operation begins and ends. Cheap.
-  void begin(const Operation& operation, uint64_t number);
-  void end();
 
  private:
   struct Peer {
@@ -73,11 +62,11 @@ class PeerWatch {
   void ask_all();
   void compare(const Activity& ours);
   void report_stall(const Activity& stalled, Deadline::Clock::duration waited);
-  Activity activity() const;
   std::string describe(int rank) const;
   std::string describe_activity() const;
 
   const Options options_;
+  GroupState& state_;
   Failure& failure_;
   Departures& departures_;
   int stop_ = -1;
@@ -85,13 +74,6 @@ class PeerWatch {
 
   mutable std::mutex mutex_;
   std::map<int, Peer> peers_;  // protected by mutex_
-
-  // What this rank does: written by the thread that runs operations, read by ours.
-  mutable std::mutex activity_mutex_;
-  Operation operation_;
-  uint64_t number_ = 0;
-  bool running_ = false;
-  Deadline::Clock::time_point since_;
 
   // How far we have looked into an operation that takes long; of our thread only.
   struct Inquiry {

@@ -1,0 +1,43 @@
+#pragma once
+
+// This task's arena, shared by a communicator and its splits, with blocks that the other ranks of the host
+// read: such a block is freed when all of them have let go of it, which may be later than when its owner has.
+//
+// Thread-safe.
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "muster/net/arena.h"
+
+namespace muster {
+
+class HostMemory {
+ public:
+  explicit HostMemory(size_t capacity) : arena_(Arena::create(capacity)) {}
+
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+  /// A zeroed block, aligned to two cache lines, that `readers` ranks (the owner among them) will let go of.
+  void* allocate(size_t bytes, int readers);
+
+  /// Lets go of a block, of one's own or of another rank's.
+  static void release(void* block);
+
+  /// Frees a block once nobody holds it any more: now, or in a later call.
+  void retire(void* block);
+
+  /// Frees a block that no other rank has heard of, or that all have forgotten.
+  void discard(void* block);
+
+ private:
+  void collect();
+
+  const std::shared_ptr<Arena> arena_;
+  std::mutex mutex_;
+  std::vector<void*> retired_;  // protected by mutex_
+};
+
+}  // namespace muster
