@@ -50,11 +50,11 @@ void wait_until(Bell& bell, Patience patience, const Ready& ready, const Check& 
     if (ready()) return;
     spin_pause();
   }
-  check();
   for (int i = 0; i < patience.yields; ++i) {
     if (ready()) return;
     std::this_thread::yield();
   }
+  check();
   while (!ready()) {
     bell.sleeping.exchange(1);
     if (ready()) return;  // whoever comes next wakes for nothing

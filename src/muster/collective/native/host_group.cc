@@ -1,5 +1,7 @@
 #include "muster/collective/native/host_group.h"
 
+#include <sched.h>
+
 #include <cstring>
 
 #include "muster/base/error.h"
@@ -24,8 +26,11 @@ Operation unpack(const Card& card) {
 
 }  // namespace
 
-HostGroup::HostGroup(std::vector<HostPeer> peers, int index, Patience patience)
-    : peers_(std::move(peers)), index_(index), patience_(patience) {}
+HostGroup::HostGroup(std::vector<HostPeer> peers, int index, int cores)
+    : peers_(std::move(peers)),
+      index_(index),
+      crowded_(size() > cores),
+      patience_(Patience::of(size(), cores)) {}
 
 int HostGroup::index_of(int rank) const {
   for (int i = 0; i < size(); ++i) {
@@ -40,10 +45,45 @@ void HostGroup::wake_others() {
   }
 }
 
+// More ranks than cores. A rank that last ran on our core can't come before we leave it: yield. One that ran
+// on another may be about to come, and to yield to a third that waits as we do would only cost two switches:
+// spin. False when that took too long.
+template <typename Here>
+bool HostGroup::wait_in_a_crowd(const Here& here) {
+  constexpr int kRounds = 400;
+  constexpr int kSpins = 40;  // about as long as two switches
+  const auto run_on = [&](int cpu) {
+    auto& ours = mine().block->cpu;
+    if (ours.load(std::memory_order_relaxed) != cpu) ours.store(cpu, std::memory_order_relaxed);
+    return cpu;
+  };
+  int cpu = run_on(sched_getcpu());
+  int spins = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    bool missing = false;
+    bool on_our_core = false;
+    for (int i = 0; i < size(); ++i) {
+      if (i == index_ || here(i)) continue;
+      missing = true;
+      on_our_core |= peer(i).block->cpu.load(std::memory_order_relaxed) == cpu;
+    }
+    if (!missing) return true;
+    if (!on_our_core && ++spins < kSpins) {
+      spin_pause();
+      continue;
+    }
+    spins = 0;
+    std::this_thread::yield();
+    cpu = run_on(sched_getcpu());
+  }
+  return false;
+}
+
 // Waits until here(index) holds for every other rank.
 template <typename Here>
 void HostGroup::wait_until_here(const Context& context, const Here& here) {
   int next = 0;
+  if (crowded_ && wait_in_a_crowd(here)) return;
   wait_until(
       mine().block->bell, patience_,
       [&] {
@@ -73,6 +113,12 @@ void HostGroup::arrive(const Context& context, size_t place, const void* data, s
   wait_until_here(context, [&](int i) {
     return peer(i).block->cards[sequence % 2].sequence.load(std::memory_order_acquire) >= sequence;
   });
+  // Everyone is done with the last operation: its tally is free for the next.
+  if (index_ == 0) {
+    Tally& next = mine().block->tallies[(sequence + 1) % 2];
+    next.taken.store(0, std::memory_order_relaxed);
+    next.done.store(0, std::memory_order_relaxed);
+  }
   for (int i = 0; i < size(); ++i) {
     const Card& theirs = peer(i).block->cards[sequence % 2];
     if (theirs.call == card.call && theirs.count == card.count) continue;

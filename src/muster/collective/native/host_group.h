@@ -27,6 +27,9 @@ namespace muster {
 /// Data up to this size travels on the card. Beyond it, copying twice costs more than meeting twice.
 constexpr size_t kCardBytes = 16 * 1024;
 
+/// More ranks than this on one host do not share memory.
+constexpr int kMostOnHost = 256;
+
 struct alignas(128) Card {
   std::atomic<uint64_t> sequence{0};
   uint64_t call = 0;  // collective, dtype, op and root, packed
@@ -35,11 +38,20 @@ struct alignas(128) Card {
   std::array<std::byte, kCardBytes> data{};
 };
 
+/// Work on an operation that any rank may do for all: parts taken, and parts done.
+struct alignas(128) Tally {
+  std::atomic<uint32_t> taken{0};
+  std::atomic<uint32_t> done{0};
+};
+
 struct HostBlock {
   Bell bell;
+  alignas(64) std::atomic<int> cpu{-1};  // where the rank last ran
   alignas(64) std::atomic<uint64_t> ticks{0};
   alignas(64) std::atomic<uint64_t> staging{0};  // offset of the staging buffer, once there is one
   std::array<Card, 2> cards;
+  std::array<Tally, 2>
+      tallies;  // of the host's first rank, for all: one for each of two successive operations
 
   /// Behind the block: the offsets of our pipes to the host's ranks, on two channels; 0 while there is none.
   static size_t bytes(int ranks) {
@@ -60,7 +72,7 @@ struct HostPeer {
 class HostGroup {
  public:
   /// `peers` are all ranks of the host in their order, this one at `index`.
-  HostGroup(std::vector<HostPeer> peers, int index, Patience patience);
+  HostGroup(std::vector<HostPeer> peers, int index, int cores);
 
   int size() const { return static_cast<int>(peers_.size()); }
   int index() const { return index_; }
@@ -75,6 +87,14 @@ class HostGroup {
   /// The card of a peer, since the last arrive().
   const Card& card(int index) const { return peers_[static_cast<size_t>(index)].block->cards[sequence_ % 2]; }
 
+  /// Shares out `parts` pieces of work among the ranks that are running: calls work(part) for those that fall
+  /// to us, and returns when all are done. Once after an arrive().
+  template <typename Work>
+  void share_out(const Context& context, uint32_t parts, const Work& work);
+
+  /// More ranks than cores: a rank that is waited for may not be running at all.
+  bool crowded() const { return crowded_; }
+
   void tick();
   uint64_t ticks() const { return ticks_; }
   void wait_for_tick(const Context& context, int index, uint64_t tick);
@@ -88,14 +108,29 @@ class HostGroup {
   const HostPeer& mine() const { return peers_[static_cast<size_t>(index_)]; }
   void wake_others();
   template <typename Here>
+  bool wait_in_a_crowd(const Here& here);
+  template <typename Here>
   void wait_until_here(const Context& context, const Here& here);
 
   const std::vector<HostPeer> peers_;
   const int index_;
+  const bool crowded_;
   const Patience patience_;
   uint64_t sequence_ = 0;
   uint64_t ticks_ = 0;
   std::byte* staging_ = nullptr;
 };
+
+template <typename Work>
+void HostGroup::share_out(const Context& context, uint32_t parts, const Work& work) {
+  Tally& tally = peers_.front().block->tallies[sequence_ % 2];
+  for (uint32_t part = tally.taken.fetch_add(1); part < parts; part = tally.taken.fetch_add(1)) {
+    work(part);
+    if (tally.done.fetch_add(1) + 1 == parts) wake_others();
+  }
+  wait_until(
+      mine().block->bell, patience_, [&] { return tally.done.load(std::memory_order_acquire) == parts; },
+      [&] { context.check([] { return std::vector<int>(); }); });
+}
 
 }  // namespace muster

@@ -13,6 +13,11 @@ constexpr size_t kLine = 64;
 // Up to here a card costs less than to meet twice, even when the data could be read where it is.
 constexpr size_t kAlwaysOnCard = 512;
 
+// Work that is shared out: large enough that taking it costs nothing, small enough that nobody waits for
+// long.
+constexpr size_t kSharedPart = 8 * 1024;
+constexpr size_t kMostParts = 256;
+
 size_t offset_in_arena(const Arena& arena, const void* data, size_t bytes) {
   return data != nullptr && arena.contains(data, bytes) ? arena.offset_of(data) : 0;
 }
@@ -82,11 +87,8 @@ void MemoryExecutor::run_small(const Context& context, const Plan& exchange_plan
 void MemoryExecutor::reduce_from_cards(const Context& context, const Step& step) {
   const Operation& operation = context.operation;
   if (operation.count == 0 || operation.collective == Collective::kBarrier) return;
-  std::array<const void*, 64> few{};
-  std::vector<const void*> many;
-  const auto size = static_cast<size_t>(group_.size());
-  if (size > few.size()) many.resize(size);
-  const std::span<const void*> sources = size > few.size() ? std::span(many) : std::span(few).first(size);
+  std::array<const void*, kMostOnHost> cards{};
+  const auto sources = std::span(cards).first(static_cast<size_t>(group_.size()));
   for (int i = 0; i < group_.size(); ++i) {
     sources[static_cast<size_t>(i)] = i == group_.index() ? operation.in : group_.card(i).data.data();
   }
@@ -96,20 +98,33 @@ void MemoryExecutor::reduce_from_cards(const Context& context, const Step& step)
 }
 
 // Only we read our block in the others' memory, so we may also write the result there: everyone has it when
-// everyone is done, and nobody copies anything.
+// everyone is done, and nobody copies anything. When ranks have to wait for a core, those that run do the
+// work of all: the others find it done.
 void MemoryExecutor::all_reduce_zero_copy(const Context& context, const Step& step, int blocks) {
   const Operation& operation = context.operation;
   const size_t size = size_of(operation.dtype);
-  const Layout layout(operation.count, blocks, kLine / size);
-  const Blocks mine = step.receives.front().blocks;
-  const size_t begin = layout.begin(mine.begin);
-  std::vector<void*> places;
-  for (int i = 0; i < group_.size(); ++i) {
-    places.push_back(group_.peer(i).arena->at(group_.card(i).place) + begin * size);
+  const Reduction reduction = reduction_of(operation, true, group_.size());
+  const auto reduce = [&](const Layout& layout, const Blocks& part) {
+    std::array<void*, kMostOnHost> places{};
+    std::array<const void*, kMostOnHost> sources{};
+    const auto ranks = static_cast<size_t>(group_.size());
+    const size_t begin = layout.begin(part.begin);
+    for (size_t i = 0; i < ranks; ++i) {
+      const int peer = static_cast<int>(i);
+      places[i] = group_.peer(peer).arena->at(group_.card(peer).place) + begin * size;
+      sources[i] = places[i];
+    }
+    kernels().reduce(reduction, std::span(sources).first(ranks), std::span(places).first(ranks),
+                     layout.begin(part.end) - begin);
+  };
+  if (group_.crowded()) {
+    const auto parts = static_cast<int>(std::clamp<size_t>(operation.bytes() / kSharedPart, 1, kMostParts));
+    const Layout layout(operation.count, parts, kLine / size);
+    return group_.share_out(context, static_cast<uint32_t>(parts), [&](uint32_t part) {
+      reduce(layout, {static_cast<int>(part), static_cast<int>(part) + 1});
+    });
   }
-  const std::vector<const void*> sources(places.begin(), places.end());
-  kernels().reduce(reduction_of(operation, true, group_.size()), sources, places,
-                   layout.begin(mine.end) - begin);
+  reduce(Layout(operation.count, blocks, kLine / size), step.receives.front().blocks);
   group_.tick();
   group_.wait_for_all(context, group_.ticks());
 }

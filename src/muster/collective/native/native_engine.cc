@@ -103,7 +103,7 @@ void NativeEngine::meet() {
     meeting.host_of_rank.clear();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const std::string& identity = ranks_[rank].host_identity;
-      const bool shares = options_.shared_memory && !apart.contains(identity);
+      const bool shares = options_.shared_memory && options_.size <= kMostOnHost && !apart.contains(identity);
       const std::string key = shares ? identity : fmt::format("rank {}", rank);
       meeting.host_of_rank.push_back(hosts.emplace(key, static_cast<int>(hosts.size())).first->second);
     }
@@ -132,7 +132,7 @@ void NativeEngine::meet() {
       if (rank == options_.rank) index = static_cast<int>(peers.size());
       peers.push_back(std::move(peer));
     }
-    host_ = std::make_unique<HostGroup>(std::move(peers), index, patience_);
+    host_ = std::make_unique<HostGroup>(std::move(peers), index, available_cores());
     in_memory_ =
         std::make_unique<MemoryExecutor>(*host_, options_.segment > 0 ? options_.segment : kStagedPiece);
   }
