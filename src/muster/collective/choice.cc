@@ -31,7 +31,7 @@ constexpr std::array kRules = {
     Rule{Collective::kAllReduce, Where::kOneHost, kAny, kMany, Algorithm::kDirect},
     Rule{Collective::kAllReduce, Where::kOneRankPerHost, 256 * kKiB, 2, Algorithm::kDoubling},
     Rule{Collective::kAllReduce, Where::kOneRankPerHost, 16 * kKiB, kMany, Algorithm::kDoubling},
-    Rule{Collective::kAllReduce, Where::kOneRankPerHost, 512 * kKiB, kMany, Algorithm::kHalvingDoubling},
+    Rule{Collective::kAllReduce, Where::kOneRankPerHost, 4096 * kKiB, kMany, Algorithm::kHalvingDoubling},
     Rule{Collective::kAllReduce, Where::kOneRankPerHost, kAny, kMany, Algorithm::kRing},
     Rule{Collective::kAllReduce, Where::kMixed, kCardBytes, kMany, Algorithm::kDoubling},
     Rule{Collective::kAllReduce, Where::kMixed, kAny, kMany, Algorithm::kHierarchical},

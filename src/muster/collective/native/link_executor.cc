@@ -215,7 +215,7 @@ class LinkExecutor::Run {
     if (!wire_) {
       if (limit == sending.range.at) return {};
       // Not all at once: the receives must have their turn, and what they read is still in the cache.
-      const size_t bytes = std::min((limit - sending.range.at) * size_, 4 * options_.segment);
+      const size_t bytes = std::min((limit - sending.range.at) * size_, options_.segment);
       return {from_ + sending.range.at * size_ + peer.sent, bytes - peer.sent};
     }
     auto& buffer = peer.scratch->outgoing;
@@ -296,7 +296,7 @@ class LinkExecutor::Run {
 
   bool receive_in_place(Peer& peer, Group& group) {
     const size_t limit = write_limit(group);
-    const size_t room = std::min((limit - group.range.at) * size_, 4 * options_.segment);
+    const size_t room = std::min((limit - group.range.at) * size_, options_.segment);
     peer.stuck = room <= peer.received;
     if (peer.stuck) return false;
     const iovec part = {to_ + group.range.at * size_ + peer.received, room - peer.received};

@@ -32,7 +32,7 @@ class LinkExecutor {
     Bell* bell = nullptr;                                 ///< rung by peers on this host
     int wake_fd = -1;                                     ///< readable when the group has failed
     Patience patience;
-    size_t segment = 256 * 1024;  ///< bytes that are received before they are reduced, at most
+    size_t segment = 512 * 1024;  ///< bytes that are sent, or received before they are reduced, at once
     std::optional<DType> wire;    ///< what float32 sums travel as
   };
 

@@ -19,26 +19,27 @@ namespace {
 
 // Measured here (docs/collectives.md): four buffers of this size stay in a second-level cache of 2 MiB.
 constexpr size_t kStagedPiece = 256 * 1024;
-constexpr size_t kLinkSegment = 256 * 1024;
+constexpr size_t kLinkSegment = 512 * 1024;
 // What passes through several stages, or must not be changed, goes in pieces of this size.
 constexpr size_t kPiece = 8 * 1024 * 1024;
 
 constexpr char kSeparator = '\n';
 
 std::string to_text(const RankInfo& info) {
-  return fmt::format("{1}{0}{2}{0}{3}{0}{4}{0}{5}{0}{6}", kSeparator, info.host_name, info.host_identity,
-                     info.pid, info.address, info.local_name, info.token);
+  return fmt::format("{1}{0}{2}{0}{3}{0}{4}{0}{5}{0}{6}{0}{7}", kSeparator, info.host_name,
+                     info.host_identity, info.machine, info.pid, info.address, info.local_name, info.token);
 }
 
 RankInfo rank_info(const std::string& text) {
   const auto parts = split(text, kSeparator);
-  if (parts.size() != 6) raise<InvalidArgument>("a rank introduced itself with '{}'", text);
+  if (parts.size() != 7) raise<InvalidArgument>("a rank introduced itself with '{}'", text);
   return {.host_name = parts[0],
           .host_identity = parts[1],
-          .pid = parse_integer(parts[2]).value_or(0),
-          .address = parts[3],
-          .local_name = parts[4],
-          .token = parts[5]};
+          .machine = parts[2],
+          .pid = parse_integer(parts[3]).value_or(0),
+          .address = parts[4],
+          .local_name = parts[5],
+          .token = parts[6]};
 }
 
 }  // namespace
@@ -89,6 +90,7 @@ void NativeEngine::meet() {
   const RankInfo self = {
       .host_name = host.name,
       .host_identity = options_.host_identity.empty() ? host.identity : options_.host_identity,
+      .machine = host.identity,
       .pid = getpid(),
       .address = options_.endpoint->address().to_string(),
       .local_name = options_.endpoint->local_name(),
@@ -124,7 +126,9 @@ void NativeEngine::meet() {
   topology_ = Topology(meeting.host_of_rank);
 
   const int local = static_cast<int>(meeting.host_peers.size());
-  patience_ = Patience::of(std::max(local, 1), available_cores());
+  const auto on_machine = std::count_if(ranks_.begin(), ranks_.end(),
+                                        [&](const RankInfo& info) { return info.machine == host.identity; });
+  patience_ = Patience::of(static_cast<int>(on_machine), available_cores());
   if (local > 1) {
     std::vector<HostPeer> peers;
     int index = 0;
