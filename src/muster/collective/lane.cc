@@ -69,7 +69,7 @@ std::shared_ptr<Lane::Item> Lane::submit(const Operation& operation, Deadline de
   return item;
 }
 
-void Lane::execute_front(std::unique_lock<std::mutex>& lock) {
+void Lane::execute_front(std::unique_lock<std::mutex>& lock, Deadline limit) {
   const auto item = queue_.front();
   queue_.pop_front();
   busy_ = true;
@@ -77,7 +77,7 @@ void Lane::execute_front(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    execute_(item->operation, item->number, item->deadline);
+    execute_(item->operation, item->number, item->deadline.earlier(limit));
   } catch (...) {
     error = std::current_exception();
   }
@@ -94,7 +94,7 @@ bool Lane::wait(Item& item, Deadline deadline) {
   std::unique_lock lock(mutex_);
   while (!item.done) {
     if (!busy_ && !queue_.empty()) {
-      execute_front(lock);
+      execute_front(lock, deadline);
       continue;
     }
     if (deadline.expired()) return false;
@@ -113,7 +113,7 @@ void Lane::run_thread() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || (!busy_ && !queue_.empty()); });
     if (stopping_) return;
-    execute_front(lock);
+    execute_front(lock, Deadline::never());
   }
 }
 

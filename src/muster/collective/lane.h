@@ -66,7 +66,7 @@ class Lane {
     bool failed = false;
   };
   Record& begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now);
-  void execute_front(std::unique_lock<std::mutex>& lock);
+  void execute_front(std::unique_lock<std::mutex>& lock, Deadline limit);
   void run_thread();
 
   const Execute execute_;

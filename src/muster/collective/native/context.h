@@ -2,7 +2,6 @@
 
 // One operation as the native engine's parts see it while it runs.
 
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -25,23 +24,19 @@ struct RankInfo {
   std::string token;       // made anew for each communicator
 };
 
-/// Which ranks have left the group, by their own will. What they sent before may still be on its way, so they
-/// are given up only after a while.
-class Departures {
+/// What a rank knows of the others beside an operation.
+class Peers {
  public:
-  explicit Departures(size_t ranks) : left_(ranks) {}
+  virtual ~Peers() = default;
 
-  void mark(int rank) {
-    left_[static_cast<size_t>(rank)] = Deadline::Clock::now().time_since_epoch().count();
-  }
-  bool given_up(int rank) const {
-    const auto when = left_[static_cast<size_t>(rank)].load();
-    return when != 0 && Deadline::Clock::now().time_since_epoch() - Deadline::Clock::duration(when) >
-                            std::chrono::milliseconds(500);
-  }
+  /// A rank that has left by its own will, a while ago: what it sent before has come by now.
+  virtual bool given_up(int rank) const = 0;
 
- private:
-  std::vector<std::atomic<Deadline::Clock::rep>> left_;
+  /// The same, just now.
+  virtual bool left(int rank) const = 0;
+
+  /// Asks all, and gives those who are not in the collective of this number yet, or do not answer.
+  virtual std::vector<int> absent(uint64_t number) = 0;
 };
 
 struct Context {
@@ -52,11 +47,11 @@ struct Context {
   Failure& failure;
   const std::string& group;
   const std::vector<RankInfo>& ranks;
-  const Departures& departures;
+  Peers& peers;
 
   /// The same, for a piece of it.
   Context with(const Operation& piece) const {
-    return {called, piece, number, deadline, failure, group, ranks, departures};
+    return {called, piece, number, deadline, failure, group, ranks, peers};
   }
 
   std::string during() const { return fmt::format("{} number {} of {}", called.to_string(), number, group); }
@@ -72,14 +67,17 @@ struct Context {
     if (failure.raised()) failure.check(during());
     const std::vector<int> waited_for = missing();
     for (const int rank : waited_for) {
-      if (departures.given_up(rank))
+      if (peers.given_up(rank))
         failure.fail(Failure::Kind::kPeerLost, describe(rank) + " has left the group", during());
     }
-    if (!deadline.expired()) return;
-    std::string names;
-    for (const int rank : waited_for) names += (names.empty() ? "" : ", ") + describe(rank);
-    failure.fail(Failure::Kind::kDeadline, names + " did not come in time", during());
+    if (deadline.expired()) give_up(waited_for);
   }
+
+  /// At the deadline: names those that are to blame. Those that we wait for may be waiting for others.
+  [[noreturn]] void give_up(const std::vector<int>& waited_for) const;
+
+  /// The connection to this rank broke.
+  [[noreturn]] void lost(int rank, const std::string& how) const;
 };
 
 }  // namespace muster

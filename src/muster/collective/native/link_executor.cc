@@ -84,10 +84,7 @@ class LinkExecutor::Run {
     int idle = 0;
     while (!done()) {
       bool moved = false;
-      for (auto& peer : peers_) {
-        moved |= send_some(peer);
-        moved |= receive_some(peer);
-      }
+      for (auto& peer : peers_) moved |= move_some(peer);
       while (first_open_ < groups_.size() && groups_[first_open_].range.done()) ++first_open_;
       if (moved) {
         idle = 0;
@@ -230,6 +227,15 @@ class LinkExecutor::Run {
     return {buffer.data() + peer.sent, peer.converted * wire_size_ - peer.sent};
   }
 
+  bool move_some(Peer& peer) {
+    try {
+      const bool sent = send_some(peer);
+      return receive_some(peer) || sent;
+    } catch (const PeerLost& error) {
+      context_.lost(peer.rank, error.what());
+    }
+  }
+
   bool send_some(Peer& peer) {
     peer.full = false;
     if (peer.next_send == peer.sends.size()) return false;
@@ -360,6 +366,11 @@ class LinkExecutor::Run {
                       .op = operation_.op,
                       .divisor = divide ? static_cast<int>(context_.ranks.size()) : 1},
                      sources_, {&own, 1}, count);
+    if (!wire_ || !group.final) return;
+    // What others get of this is rounded, so it must be here too.
+    void* const rounded = peers_[group.peers.front()].scratch->widened.data();
+    kernels().convert(operation_.dtype, own, *wire_, rounded, count);
+    kernels().convert(*wire_, rounded, operation_.dtype, own, count);
   }
 
   std::vector<int> missing() const {

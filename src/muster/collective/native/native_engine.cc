@@ -61,7 +61,6 @@ NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr
       failure_(state.failure),
       may_retry_(memory == nullptr),
       memory_(memory ? std::move(memory) : std::make_shared<HostMemory>(options.arena_capacity)) {
-  departures_.emplace(static_cast<size_t>(options_.size));
   if (options_.size == 1) {
     topology_ = Topology::one_host(1);
     ranks_.resize(1);
@@ -145,7 +144,7 @@ void NativeEngine::meet() {
                                                           .ranks = ranks_,
                                                           .stall_warning = options_.stall_warning,
                                                           .on_failure = [this] { wake_self(); }},
-                                       std::move(meeting.connections), state_, *departures_);
+                                       std::move(meeting.connections), state_);
   over_links_ = make_executor({.name = "collectives", .number = 0, .sends = true});
 }
 
@@ -257,6 +256,12 @@ std::string NativeEngine::explain(const Operation& operation) const {
 }
 
 void NativeEngine::run(const Operation& operation, uint64_t number, Deadline deadline) {
+  if (options_.size == 1) {
+    failure_.check(operation.to_string());
+    if (operation.in != operation.out && operation.count > 0)
+      memcpy(operation.out, operation.in, operation.bytes());
+    return;
+  }
   const bool message =
       operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
   const Context context = {.called = operation,
@@ -266,15 +271,13 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
                            .failure = failure_,
                            .group = options_.name,
                            .ranks = ranks_,
-                           .departures = *departures_};
+                           .peers = *watch_};
   if (failure_.raised()) failure_.check(context.during());
   try {
     if (message) {
       run_message(context);
-    } else if (options_.size > 1) {
+    } else {
       run_collective(context);
-    } else if (operation.in != operation.out && operation.count > 0) {
-      memcpy(operation.out, operation.in, operation.bytes());
     }
   } catch (const InvalidArgument&) {
     if (failure_.raised()) watch_->tell(Failure::Kind::kMismatch, failure_.message());
@@ -282,17 +285,6 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
   } catch (const DeadlineExceeded& error) {
     failure_.set(Failure::Kind::kDeadline, error.what());
     watch_->tell(Failure::Kind::kDeadline, failure_.message());
-    throw;
-  } catch (const PeerLost& error) {
-    // A link noticed it: give the watch a moment to say who it was.
-    if (!failure_.raised()) {
-      for (const auto patience = Deadline::after(std::chrono::milliseconds(500));
-           !failure_.raised() && !patience.expired();) {
-        usleep(1000);
-      }
-      failure_.set(Failure::Kind::kPeerLost, error.what());
-      failure_.check(context.during());
-    }
     throw;
   }
 }
@@ -468,9 +460,13 @@ std::unique_ptr<Link> NativeEngine::make_tcp_link(int peer, const Channel& chann
   for (int i = 0; i < options_.sockets; ++i) {
     const std::string purpose =
         fmt::format("{}/{}/{}/{}-{}", id_, channel.name, i, std::min(me, peer), std::max(me, peer));
-    connections.push_back(
-        peer > me ? options_.endpoint->accept(purpose, context.deadline, check)
-                  : options_.endpoint->connect(Address::parse(info.address), purpose, context.deadline));
+    try {
+      connections.push_back(
+          peer > me ? options_.endpoint->accept(purpose, context.deadline, check)
+                    : options_.endpoint->connect(Address::parse(info.address), purpose, context.deadline));
+    } catch (const PeerLost& error) {
+      context.lost(peer, error.what());
+    }
   }
   return std::make_unique<TcpLink>(std::move(connections));
 }

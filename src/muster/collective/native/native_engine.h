@@ -62,7 +62,6 @@ class NativeEngine : public Engine {
   const std::shared_ptr<HostMemory> memory_;
   std::vector<RankInfo> ranks_;
   std::string id_;  // unlike any other group's
-  std::optional<Departures> departures_;
   std::optional<Topology> topology_;
   Patience patience_;
 

@@ -25,14 +25,13 @@ constexpr uint32_t kLongestText = 64 * 1024;
 
 }  // namespace
 
-PeerWatch::PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state,
-                     Departures& departures)
+PeerWatch::PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state)
     : options_(std::move(options)),
       state_(state),
       failure_(state.failure),
-      departures_(departures),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      departures_(options_.ranks.size()) {
   for (auto& [rank, connection] : connections) peers_[rank].connection = std::move(connection);
   thread_ = std::thread([this, task = log_task()] {
     const ScopedLogTask scope(task);
@@ -74,6 +73,35 @@ void PeerWatch::say(Peer& peer, Message message, const std::string& text) {
     peer.connection.send(frame.data(), frame.size(), Deadline::after(kSendLimit));
   } catch (const Error&) {
     peer.left = true;  // whoever reads from it learns that it is gone
+  }
+}
+
+bool PeerWatch::left(int rank) const {
+  return departures_[static_cast<size_t>(rank)] != 0;
+}
+
+bool PeerWatch::given_up(int rank) const {
+  const Deadline::Clock::duration when(departures_[static_cast<size_t>(rank)].load());
+  return when.count() != 0 && Deadline::Clock::now().time_since_epoch() - when > kAnswerWithin;
+}
+
+std::vector<int> PeerWatch::absent(uint64_t number) {
+  ask_all();
+  const auto come = [&](const Peer& peer) {
+    const auto parts = split(peer.activity, '|');
+    const auto theirs = parts.size() == 3 ? parse_integer(parts[0]) : std::nullopt;
+    return theirs && static_cast<uint64_t>(*theirs) >= number;
+  };
+  std::vector<int> ranks;
+  for (const auto patience = Deadline::after(kAnswerWithin);; std::this_thread::sleep_for(1ms)) {
+    const std::lock_guard lock(mutex_);
+    ranks.clear();
+    bool answered = true;
+    for (const auto& [rank, peer] : peers_) {
+      if (!come(peer)) ranks.push_back(rank);
+      answered = answered && (!peer.activity.empty() || peer.left);
+    }
+    if (answered || patience.expired()) return ranks;
   }
 }
 
@@ -145,7 +173,8 @@ void PeerWatch::take(int rank, Peer& peer, Message message, const std::string& t
   switch (message) {
     case Message::kGoodbye:
       peer.left = true;
-      return departures_.mark(rank);
+      departures_[static_cast<size_t>(rank)] = Deadline::Clock::now().time_since_epoch().count();
+      return;
     case Message::kFailure:
       if (text.empty() || text[0] < '0' || text[0] > '3') return;
       return break_group(static_cast<Failure::Kind>(text[0] - '0'), text.substr(1));
@@ -158,7 +187,6 @@ void PeerWatch::take(int rank, Peer& peer, Message message, const std::string& t
 }
 
 void PeerWatch::ask_all() {
-  inquiry_.asked = Deadline::Clock::now();
   const std::lock_guard lock(mutex_);
   for (auto& [rank, peer] : peers_) {
     peer.activity.clear();
@@ -176,6 +204,7 @@ void PeerWatch::look_for_stalls() {
     case Inquiry::Stage::kNone:
       if (waited < std::min<Deadline::Clock::duration>(kAskAfter, options_.stall_warning)) return;
       inquiry_.stage = Inquiry::Stage::kAsked;
+      inquiry_.asked = Deadline::Clock::now();
       return ask_all();
     case Inquiry::Stage::kAsked:
       if (!answered) return;
@@ -184,6 +213,7 @@ void PeerWatch::look_for_stalls() {
     case Inquiry::Stage::kCompared:
       if (waited < options_.stall_warning) return;
       inquiry_.stage = Inquiry::Stage::kAskedAgain;
+      inquiry_.asked = Deadline::Clock::now();
       return ask_all();
     case Inquiry::Stage::kAskedAgain:
       if (!answered) return;

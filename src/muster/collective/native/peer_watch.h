@@ -7,6 +7,7 @@
 //
 // Thread-safe.
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -21,7 +22,7 @@
 
 namespace muster {
 
-class PeerWatch {
+class PeerWatch : public Peers {
  public:
   struct Options {
     std::string group;
@@ -32,11 +33,14 @@ class PeerWatch {
   };
 
   /// Takes a connection to every other rank.
-  PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state,
-            Departures& departures);
-  ~PeerWatch();  ///< says goodbye to all
+  PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state);
+  ~PeerWatch() override;  ///< says goodbye to all
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
+
+  bool given_up(int rank) const override;
+  bool left(int rank) const override;
+  std::vector<int> absent(uint64_t number) override;
 
   /// Breaks the group on the other ranks.
   void tell(Failure::Kind kind, const std::string& reason);
@@ -68,12 +72,13 @@ class PeerWatch {
   const Options options_;
   GroupState& state_;
   Failure& failure_;
-  Departures& departures_;
   int stop_ = -1;
   int wake_ = -1;
 
   mutable std::mutex mutex_;
   std::map<int, Peer> peers_;  // protected by mutex_
+  // When each rank left, as a count of the clock; 0 while it has not.
+  std::vector<std::atomic<Deadline::Clock::rep>> departures_;
 
   // How far we have looked into an operation that takes long; of our thread only.
   struct Inquiry {

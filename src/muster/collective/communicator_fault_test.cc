@@ -1,0 +1,314 @@
+// What happens when ranks do not agree, do not come, leave or die; as threads. Processes that are killed and
+// hosts that are cut off are in tests/.
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/testing/rank_group.h"
+#include "muster/testing/thread_cluster.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::RankGroup;
+using testing::ThreadCluster;
+using testing::ThreadExchange;
+
+// The same faults inside a host, between hosts and in a mixture.
+struct Place {
+  std::string name;
+  std::vector<int> hosts;
+};
+
+void PrintTo(const Place& place, std::ostream* out) {
+  *out << place.name;
+}
+
+class FaultTest : public ::testing::TestWithParam<Place> {
+ protected:
+  static constexpr int kRanks = 4;
+
+  // Runs `body` on each rank and gives what each threw, with the type before it. No barrier at the end: the
+  // group is broken.
+  std::vector<std::string> run(const std::function<void(Communicator&)>& body,
+                               Communicator::Options communicator = {}) {
+    const RankGroup::Options options = {
+        .ranks = kRanks, .hosts = GetParam().hosts, .communicator = std::move(communicator)};
+    ThreadExchange exchange(kRanks);
+    std::atomic<int> ended = 0;
+    return ThreadCluster(kRanks, 60s).run([&](int rank) {
+      Communicator comm(RankGroup::options_of(options, rank, exchange));
+      std::string error;
+      try {
+        body(comm);
+      } catch (const PeerLost& thrown) {
+        error = std::string("PeerLost ") + thrown.what();
+      } catch (const DeadlineExceeded& thrown) {
+        error = std::string("DeadlineExceeded ") + thrown.what();
+      } catch (const InvalidArgument& thrown) {
+        error = std::string("InvalidArgument ") + thrown.what();
+      } catch (const Aborted& thrown) {
+        error = std::string("Aborted ") + thrown.what();
+      }
+      // Nobody leaves before all have their error: leaving is an error for the others too.
+      ++ended;
+      for (const auto patience = Deadline::after(30s); ended < kRanks && !patience.expired();)
+        std::this_thread::sleep_for(1ms);
+      if (!error.empty()) throw Error(error);
+    });
+  }
+};
+
+TEST_P(FaultTest, ADifferentSizeIsNamedOnAllRanks) {
+  const auto errors = run([](Communicator& comm) {
+    std::vector<float> data(5000);
+    comm.barrier();
+    comm.all_reduce(data.data(), comm.rank() == 2 ? 7 : 5000, DType::kFloat32);
+  });
+  EXPECT_THAT(errors,
+              Each(AllOf(HasSubstr("InvalidArgument"), HasSubstr("called all_reduce(float32 x 7, sum)"),
+                         HasSubstr("called all_reduce(float32 x 5000, sum)"), HasSubstr("rank 2"))));
+}
+
+TEST_P(FaultTest, ADifferentTypeOrOperationIsNamedOnAllRanks) {
+  EXPECT_THAT(run([](Communicator& comm) {
+                std::vector<int64_t> data(100);
+                comm.all_reduce(data.data(), 100, comm.rank() == 0 ? DType::kInt32 : DType::kInt64);
+              }),
+              Each(AllOf(HasSubstr("InvalidArgument"), HasSubstr("int32 x 100"), HasSubstr("int64 x 100"))));
+  EXPECT_THAT(run([](Communicator& comm) {
+                std::vector<float> data(100);
+                comm.all_reduce(data.data(), 100, DType::kFloat32,
+                                comm.rank() == 3 ? ReduceOp::kMax : ReduceOp::kMin);
+              }),
+              Each(AllOf(HasSubstr("InvalidArgument"), HasSubstr("max"), HasSubstr("min"))));
+}
+
+TEST_P(FaultTest, ADifferentCollectiveIsNamedOnAllRanks) {
+  const auto errors = run([](Communicator& comm) {
+    std::vector<float> in(40);
+    std::vector<float> out(40);
+    if (comm.rank() == 1) {
+      comm.broadcast(in.data(), 10, DType::kFloat32, 0);
+    } else {
+      comm.all_gather(in.data(), out.data(), 10, DType::kFloat32);
+    }
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("InvalidArgument"), HasSubstr("broadcast(float32 x 10, root 0)"),
+                                 HasSubstr("all_gather(float32 x 10)"))));
+}
+
+TEST_P(FaultTest, ARankThatDoesNotComeIsNamedAtTheDeadlineAndTheGroupIsBroken) {
+  const auto errors = run([](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(1500ms);  // longer than the others wait
+    }
+    std::vector<float> data(100'000);
+    const auto try_it = [&] {
+      comm.all_reduce(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum, Deadline::after(500ms));
+    };
+    if (comm.rank() != 1) {
+      EXPECT_THROW(try_it(), DeadlineExceeded);
+      EXPECT_THROW(comm.barrier(), DeadlineExceeded) << "later operations throw the same";
+    }
+    try_it();
+  });
+  EXPECT_THAT(errors,
+              Each(AllOf(HasSubstr("DeadlineExceeded"), HasSubstr("rank 1"), HasSubstr("did not come"))));
+  EXPECT_THAT(errors[0], HasSubstr("all_reduce(float32 x 100000, sum) number"));
+}
+
+TEST_P(FaultTest, ARankThatLeavesIsNamed) {
+  const RankGroup::Options options = {.ranks = kRanks, .hosts = GetParam().hosts, .communicator = {}};
+  ThreadExchange exchange(kRanks);
+  const auto errors = ThreadCluster(kRanks, 60s).run([&](int rank) {
+    auto comm = std::make_unique<Communicator>(RankGroup::options_of(options, rank, exchange));
+    comm->barrier();
+    if (rank == 3) return;
+    // The others may leave before us, for the same reason.
+    comm->barrier();
+  });
+  EXPECT_EQ(errors[3], "");
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(errors[static_cast<size_t>(rank)], HasSubstr("has left the group"));
+}
+
+TEST_P(FaultTest, AnAbortReachesEveryPendingAndLaterOperation) {
+  const auto errors = run([](Communicator& comm) {
+    if (comm.rank() == 0) {
+      std::this_thread::sleep_for(100ms);
+      comm.abort("no more disk");
+    }
+    std::vector<float> data(1000);
+    comm.all_reduce(data.data(), data.size(), DType::kFloat32);
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("Aborted"), HasSubstr("no more disk"))));
+}
+
+TEST_P(FaultTest, AStallIsReportedWithWhoIsMissingAndWhatItLastDid) {
+  std::mutex mutex;
+  std::string log;
+  set_log_sink([&](std::string_view line) {
+    const std::lock_guard lock(mutex);
+    log += line;
+  });
+  std::atomic<bool> seen = false;
+  const auto errors = run(
+      [&](Communicator& comm) {
+        comm.barrier();
+        if (comm.rank() == 2) {
+          for (const auto patience = Deadline::after(30s); !seen && !patience.expired();) {
+            std::this_thread::sleep_for(10ms);
+            const std::lock_guard lock(mutex);
+            seen = log.find("rank 2 (host") != std::string::npos;
+          }
+        }
+        std::vector<float> data(1000);
+        comm.all_reduce(data.data(), data.size(), DType::kFloat32);
+        comm.barrier();
+      },
+      {.stall_warning = 200ms});
+  set_log_sink(nullptr);
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(log, AllOf(HasSubstr("all_reduce(float32 x 1000, sum) number 2 of world has waited for"),
+                         HasSubstr("rank 2 (host"), HasSubstr("finished barrier number 1")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Native, FaultTest,
+                         ::testing::Values(Place{"memory", {}}, Place{"tcp", {0, 1, 2, 3}},
+                                           Place{"mixed", {0, 0, 1, 1}}),
+                         [](const auto& place) { return place.param.name; });
+
+TEST(Communicator, MistakesAreErrors) {
+  const auto errors = RankGroup({.ranks = 2}).run([](Communicator& comm) {
+    float value = 0;
+    EXPECT_THROW(comm.broadcast(&value, 1, DType::kFloat32, 2), InvalidArgument);
+    EXPECT_THROW(comm.broadcast(&value, 1, DType::kFloat32, -1), InvalidArgument);
+    EXPECT_THROW(comm.send(&value, 1, DType::kFloat32, comm.rank()), InvalidArgument);
+    EXPECT_THROW(comm.all_reduce(nullptr, 1, DType::kFloat32), InvalidArgument);
+    comm.all_reduce(&value, 1, DType::kFloat32);  // a mistake breaks nothing
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THROW(Communicator({.rank = 2, .size = 2}), InvalidArgument);
+  EXPECT_THROW(Communicator({.wire = DType::kInt8}), InvalidArgument);
+}
+
+TEST(Communicator, AFullArenaSaysSo) {
+  const auto errors =
+      RankGroup({.ranks = 2, .communicator = {.arena_capacity = 4 << 20}}).run([](Communicator& comm) {
+        const auto some = comm.allocate(1 << 20);
+        try {
+          comm.allocate(8 << 20);
+          ADD_FAILURE() << "no error";
+        } catch (const SystemError& error) {
+          EXPECT_THAT(error.what(), AllOf(HasSubstr("the arena is full"), HasSubstr("8 MiB wanted")));
+        }
+        comm.all_reduce(some.get(), 1000, DType::kFloat32);
+      });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Communicator, AWrongSecretIsRefused) {
+  ThreadExchange exchange(2);
+  const auto errors = ThreadCluster(2, 60s).run([&](int rank) {
+    Communicator::Options options = RankGroup::options_of({.ranks = 2, .hosts = {0, 1}}, rank, exchange);
+    options.endpoint = std::make_shared<Endpoint>(Endpoint::Options{.secret = rank == 0 ? "right" : "wrong"});
+    options.meet_timeout = 2s;
+    const Communicator comm(options);
+  });
+  EXPECT_THAT(errors[1], HasSubstr("secret"));
+  EXPECT_NE(errors[0], "");
+}
+
+int open_descriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+// Private memory, mappings and threads of this process.
+struct Usage {
+  size_t resident_kib = 0;
+  size_t mappings = 0;
+  size_t threads = 0;
+
+  static Usage now() {
+    Usage usage;
+    std::ifstream status("/proc/self/status");
+    for (std::string word; status >> word;) {
+      if (word == "RssAnon:" || word == "RssShmem:") {
+        size_t kib = 0;
+        status >> kib;
+        usage.resident_kib += kib;
+      } else if (word == "Threads:") {
+        status >> usage.threads;
+      }
+    }
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) ++usage.mappings;
+    return usage;
+  }
+};
+
+TEST(Communicator, TenThousandCyclesLeakNothing) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kCycles = 300;  // a sanitizer keeps memory of its own, and finds leaks in its own way
+#else
+  constexpr int kCycles = 10'000;
+#endif
+  ThreadExchange exchange(2);
+  Usage before;
+  int descriptors = 0;
+  const auto errors = ThreadCluster(2, 300s).run([&](int rank) {
+    const auto endpoint = std::make_shared<Endpoint>(Endpoint::Options{.secret = "test"});
+    for (int cycle = 0; cycle < kCycles; ++cycle) {
+      if (cycle == kCycles / 10 && rank == 0) {
+        before = Usage::now();
+        descriptors = open_descriptors();
+      }
+      Communicator::Options options =
+          RankGroup::options_of({.ranks = 2, .communicator = {.endpoint = endpoint}}, rank, exchange);
+      if (cycle % 10 == 9) options.host_identity = fmt::format("host {}", rank);  // over TCP
+      Communicator comm(options);
+      float value = 1;
+      comm.all_reduce(&value, 1, DType::kFloat32);
+      EXPECT_EQ(value, 2);
+      if (cycle % 50 == 0) {
+        const auto split = comm.split(0);
+        split->all_reduce(&value, 1, DType::kFloat32);
+        const auto memory = comm.allocate(1 << 20);
+        comm.all_reduce(memory.get(), 1 << 18, DType::kFloat32);
+      }
+      comm.barrier();
+    }
+    exchange.of_rank(rank)("", Deadline::after(60s));
+    if (rank == 0) {
+      EXPECT_NEAR(open_descriptors(), descriptors, 20);
+      EXPECT_NEAR(static_cast<double>(Usage::now().mappings), static_cast<double>(before.mappings), 60);
+      EXPECT_LE(Usage::now().threads, before.threads + 4);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+      EXPECT_LT(Usage::now().resident_kib, before.resident_kib + 8 * 1024);
+#endif
+    }
+    exchange.of_rank(rank)("", Deadline::after(60s));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace muster

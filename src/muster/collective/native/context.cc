@@ -1,0 +1,28 @@
+#include "muster/collective/native/context.h"
+
+#include <thread>
+
+namespace muster {
+
+void Context::give_up(const std::vector<int>& waited_for) const {
+  const bool message = called.collective == Collective::kSend || called.collective == Collective::kReceive;
+  std::vector<int> blamed = message ? waited_for : peers.absent(number);
+  if (blamed.empty()) blamed = waited_for;
+  std::string names;
+  for (const int rank : blamed) names += (names.empty() ? "" : ", ") + describe(rank);
+  failure.fail(Failure::Kind::kDeadline, names + " did not come in time", during());
+}
+
+void Context::lost(int rank, const std::string& how) const {
+  // Whoever died has closed all its connections, and whoever left says so: a moment later we know which it
+  // was.
+  const auto patience = Deadline::after(std::chrono::milliseconds(500));
+  while (!failure.raised() && !peers.left(rank) && !patience.expired()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  failure.fail(Failure::Kind::kPeerLost,
+               describe(rank) + (peers.left(rank) ? " has left the group" : " died or was cut off: " + how),
+               during());
+}
+
+}  // namespace muster
