@@ -1,7 +1,4 @@
-// Several hosts, as network namespaces with a virtual cable between them. It makes and removes its own
-// namespaces. Without root it does so inside a user namespace of its own, where it is root.
-
-#include <unistd.h>
+// Jobs over several hosts, which are network namespaces (see muster/testing/hosts.h).
 
 #include <filesystem>
 
@@ -9,9 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "muster/base/environment.h"
+#include "muster/testing/hosts.h"
 #include "muster/testing/process_cluster.h"
-#include "muster/testing/test_main.h"
 
 namespace muster {
 namespace {
@@ -29,41 +25,6 @@ std::string beside(const std::string& name) {
   return std::filesystem::path(testing::self_path()).parent_path() / name;
 }
 
-// Two hosts, 10.77.0.1 and 10.77.0.2, that reach each other and nothing else.
-class TwoHosts {
- public:
-  TwoHosts() {
-    ip({"netns", "add", name(0)});
-    ip({"netns", "add", name(1)});
-    ip({"link", "add", "eth0", "netns", name(0), "type", "veth", "peer", "name", "eth0", "netns", name(1)});
-    for (int host = 0; host < 2; ++host) {
-      ip({"-n", name(host), "address", "add", fmt::format("10.77.0.{}/24", host + 1), "dev", "eth0"});
-      ip({"-n", name(host), "link", "set", "eth0", "up"});
-      ip({"-n", name(host), "link", "set", "lo", "up"});
-    }
-  }
-  ~TwoHosts() {
-    ip({"netns", "delete", name(0)});
-    ip({"netns", "delete", name(1)});
-  }
-  TwoHosts(const TwoHosts&) = delete;
-  TwoHosts& operator=(const TwoHosts&) = delete;
-
-  static std::vector<std::string> on(int host, std::vector<std::string> command) {
-    command.insert(command.begin(), {"ip", "netns", "exec", name(host)});
-    return command;
-  }
-
- private:
-  static std::string name(int host) { return fmt::format("muster-test-{}-{}", getpid(), host); }
-  static void ip(std::vector<std::string> arguments) {
-    ProcessCluster cluster;
-    arguments.insert(arguments.begin(), "ip");
-    const auto result = cluster.wait(cluster.start({.command = arguments}), soon());
-    EXPECT_EQ(result.exit_code, 0) << "network namespaces need root: " << result.output;
-  }
-};
-
 class SeveralHostsTest : public ::testing::Test {
  protected:
   int node(int host, std::vector<std::string> more = {}) {
@@ -72,9 +33,9 @@ class SeveralHostsTest : public ::testing::Test {
         std::to_string(host), "--coordinator", "10.77.0.1:4321"};
     command.insert(command.end(), more.begin(), more.end());
     command.insert(command.end(), {"--", "hello_cluster"});
-    return cluster.start({.command = TwoHosts::on(host, command), .environment = {{"MUSTER_SECRET", "s"}}});
+    return cluster.start({.command = hosts.on(host, command), .environment = {{"MUSTER_SECRET", "s"}}});
   }
-  TwoHosts hosts;
+  testing::Hosts hosts{2};
   ProcessCluster cluster;
 };
 
@@ -112,23 +73,5 @@ TEST_F(SeveralHostsTest, ALoopbackAddressIsAnErrorThatNamesTheTask) {
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  const bool listing = argc > 1 && std::string(argv[1]) == "--gtest_list_tests";
-  if (geteuid() != 0 && !listing) {
-    // `ip netns` keeps its book in /run, which must be ours too.
-    std::vector<std::string> command = {"unshare",
-                                        "--user",
-                                        "--map-root-user",
-                                        "--mount",
-                                        "--net",
-                                        "sh",
-                                        "-c",
-                                        "mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"",
-                                        muster::testing::self_path()};
-    command.insert(command.end(), argv + 1, argv + argc);
-    const auto arguments = muster::exec_pointers(command);
-    execvp(arguments[0], arguments.data());
-    perror("unshare");
-    return 1;
-  }
-  return muster::testing::run_tests(argc, argv, {});
+  return muster::testing::run_tests_with_hosts(argc, argv, {});
 }

@@ -127,6 +127,8 @@ Endpoint::Options Job::data_port() const {
     const Address address = Address::parse(task.address);
     options.host = address.host;
     options.port = address.port;
+    // Where nobody gave the coordinator an address of its own, it has the chief's.
+    if (coordinator_ && coordinator_->address().port == options.port) options.port = 0;
   }
   return options;
 }
