@@ -24,13 +24,17 @@ Operation unpack(const Card& card) {
   return operation;
 }
 
+constexpr int kYields = 200;
+constexpr int kSpinsInACrowd = 40;  // about as long as two switches between ranks
+
 }  // namespace
 
 HostGroup::HostGroup(std::vector<HostPeer> peers, int index, int cores)
     : peers_(std::move(peers)),
       index_(index),
       crowded_(size() > cores),
-      patience_(Patience::of(size(), cores)) {}
+      patience_(Patience::of(size(), cores)),
+      spins_(crowded_ ? kSpinsInACrowd : patience_.spins) {}
 
 int HostGroup::index_of(int rank) const {
   for (int i = 0; i < size(); ++i) {
@@ -45,60 +49,53 @@ void HostGroup::wake_others() {
   }
 }
 
-// More ranks than cores. A rank that last ran on our core can't come before we leave it: yield. One that ran
-// on another may be about to come, and to yield to a third that waits as we do would only cost two switches:
-// spin. False when that took too long.
+// Spins, yields, then sleeps until here(index) holds for every other rank from `first` to `last`. A rank that
+// last ran on our core can't come before we leave it: we yield at once. One that ran on another may be about
+// to come, and to yield to a third that waits as we do would only cost two switches: we spin.
 template <typename Here>
-bool HostGroup::wait_in_a_crowd(const Here& here) {
-  constexpr int kRounds = 400;
-  constexpr int kSpins = 40;  // about as long as two switches
-  const auto run_on = [&](int cpu) {
-    auto& ours = mine().block->cpu;
-    if (ours.load(std::memory_order_relaxed) != cpu) ours.store(cpu, std::memory_order_relaxed);
-    return cpu;
-  };
-  int cpu = run_on(sched_getcpu());
+void HostGroup::wait_until_here(const Context& context, int first, int last, const Here& here) {
+  int cpu = note_cpu();
   int spins = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    bool missing = false;
+  for (int yields = 0; yields < kYields;) {
     bool on_our_core = false;
-    for (int i = 0; i < size(); ++i) {
-      if (i == index_ || here(i)) continue;
-      missing = true;
-      on_our_core |= peer(i).block->cpu.load(std::memory_order_relaxed) == cpu;
+    while (first < last && (first == index_ || here(first))) ++first;
+    if (first == last) return;
+    for (int i = first; i < last; ++i) {
+      on_our_core |= peer(i).block->cpu.load(std::memory_order_relaxed) == cpu && i != index_ && !here(i);
     }
-    if (!missing) return true;
-    if (!on_our_core && ++spins < kSpins) {
+    if (!on_our_core && ++spins < spins_) {
       spin_pause();
       continue;
     }
     spins = 0;
+    ++yields;
     std::this_thread::yield();
-    cpu = run_on(sched_getcpu());
+    cpu = note_cpu();
   }
-  return false;
-}
-
-// Waits until here(index) holds for every other rank.
-template <typename Here>
-void HostGroup::wait_until_here(const Context& context, const Here& here) {
-  int next = 0;
-  if (crowded_ && wait_in_a_crowd(here)) return;
   wait_until(
-      mine().block->bell, patience_,
+      mine().block->bell, {},
       [&] {
-        while (next < size() && (next == index_ || here(next))) ++next;
-        return next == size();
+        while (first < last && (first == index_ || here(first))) ++first;
+        return first == last;
       },
       [&] {
         context.check([&] {
           std::vector<int> missing;
-          for (int i = 0; i < size(); ++i) {
+          for (int i = first; i < last; ++i) {
             if (i != index_ && !here(i)) missing.push_back(peer(i).rank);
           }
           return missing;
         });
       });
+  note_cpu();
+}
+
+// Where we run, for those who wait for us.
+int HostGroup::note_cpu() {
+  const int cpu = sched_getcpu();
+  auto& noted = mine().block->cpu;
+  if (noted.load(std::memory_order_relaxed) != cpu) noted.store(cpu, std::memory_order_relaxed);
+  return cpu;
 }
 
 void HostGroup::arrive(const Context& context, size_t place, const void* data, size_t bytes) {
@@ -110,7 +107,7 @@ void HostGroup::arrive(const Context& context, size_t place, const void* data, s
   if (bytes > 0) memcpy(card.data.data(), data, bytes);
   card.sequence.exchange(sequence);
   wake_others();
-  wait_until_here(context, [&](int i) {
+  wait_until_here(context, 0, size(), [&](int i) {
     return peer(i).block->cards[sequence % 2].sequence.load(std::memory_order_acquire) >= sequence;
   });
   // Everyone is done with the last operation: its tally is free for the next.
@@ -136,14 +133,12 @@ void HostGroup::tick() {
 }
 
 void HostGroup::wait_for_tick(const Context& context, int index, uint64_t tick) {
-  const auto& ticks = peer(index).block->ticks;
-  wait_until(
-      mine().block->bell, patience_, [&] { return ticks.load(std::memory_order_acquire) >= tick; },
-      [&] { context.check([&] { return std::vector{peer(index).rank}; }); });
+  wait_until_here(context, index, index + 1,
+                  [&](int i) { return peer(i).block->ticks.load(std::memory_order_acquire) >= tick; });
 }
 
 void HostGroup::wait_for_all(const Context& context, uint64_t tick) {
-  wait_until_here(context,
+  wait_until_here(context, 0, size(),
                   [&](int i) { return peer(i).block->ticks.load(std::memory_order_acquire) >= tick; });
 }
 

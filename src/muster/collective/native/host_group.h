@@ -108,14 +108,14 @@ class HostGroup {
   const HostPeer& mine() const { return peers_[static_cast<size_t>(index_)]; }
   void wake_others();
   template <typename Here>
-  bool wait_in_a_crowd(const Here& here);
-  template <typename Here>
-  void wait_until_here(const Context& context, const Here& here);
+  void wait_until_here(const Context& context, int first, int last, const Here& here);
+  int note_cpu();
 
   const std::vector<HostPeer> peers_;
   const int index_;
   const bool crowded_;
   const Patience patience_;
+  const int spins_;
   uint64_t sequence_ = 0;
   uint64_t ticks_ = 0;
   std::byte* staging_ = nullptr;

@@ -37,6 +37,11 @@ size_t input_elements(const Operation& operation, int ranks) {
 
 }  // namespace
 
+MemoryExecutor::MemoryExecutor(HostGroup& group, size_t segment)
+    : group_(group),
+      segment_(segment),
+      buffer_((segment + kMostOnHost * sizeof(double) + kLine - 1) / kLine * kLine) {}
+
 void MemoryExecutor::run(const Context& context, const Plan& plan) {
   const Operation& operation = context.operation;
   const auto& steps = plan.stages.front().steps;
@@ -49,6 +54,10 @@ void MemoryExecutor::run(const Context& context, const Plan& plan) {
     one_step(context, steps.front(), zero_copy);
   } else if (zero_copy) {
     all_reduce_zero_copy(context, steps.front(), plan.blocks);
+  } else if (group_.size() == 2) {
+    // Between two, to show everything and let both reduce it moves as much as to share the work, and they
+    // meet half as often.
+    one_step(context, steps.front(), false);
   } else {
     all_reduce_staged(context, plan);
   }
@@ -141,13 +150,12 @@ void MemoryExecutor::all_reduce_staged(const Context& context, const Plan& plan)
   const size_t size = size_of(operation.dtype);
   const size_t piece = std::max<size_t>(segment_ / size, static_cast<size_t>(group_.size()));
   const size_t pieces = (operation.count + piece - 1) / piece;
-  const size_t buffer = (piece * size + kLine - 1) / kLine * kLine;
   const auto& reduce_step = plan.stages.front().steps[0];
   const Blocks mine = reduce_step.receives.front().blocks;
   auto* const data = static_cast<std::byte*>(operation.out);
-  group_.staging(4 * buffer);
-  const auto staged = [&](int i, size_t t) { return group_.staging_of(i) + (t % 2) * buffer; };
-  const auto reduced = [&](int i, size_t t) { return group_.staging_of(i) + (2 + t % 2) * buffer; };
+  group_.staging(4 * buffer_);
+  const auto staged = [&](int i, size_t t) { return group_.staging_of(i) + (t % 2) * buffer_; };
+  const auto reduced = [&](int i, size_t t) { return group_.staging_of(i) + (2 + t % 2) * buffer_; };
   const auto layout_of = [&](size_t t) {
     return Layout(std::min(piece, operation.count - t * piece), plan.blocks, kLine / size);
   };
@@ -190,8 +198,8 @@ void MemoryExecutor::all_reduce_staged(const Context& context, const Plan& plan)
   }
 }
 
-// Collectives of one step: show what others read, then take what is for us. Blocks of `count` elements are
-// moved piece by piece when staged, whole when not.
+// Collectives of one step, and an all-reduce of two: show what others read, then take what is for us. Blocks
+// of `count` elements are moved piece by piece when staged, whole when not.
 void MemoryExecutor::one_step(const Context& context, const Step& step, bool zero_copy) {
   const Operation& operation = context.operation;
   const Collective collective = operation.collective;
@@ -201,15 +209,14 @@ void MemoryExecutor::one_step(const Context& context, const Step& step, bool zer
   const size_t piece =
       zero_copy ? operation.count : std::max<size_t>(segment_ / size / shown_blocks, size_t{1});
   const size_t pieces = (operation.count + piece - 1) / piece;
-  const size_t buffer = (segment_ + shown_blocks * size + kLine - 1) / kLine * kLine;
   const auto* const in = static_cast<const std::byte*>(operation.in);
   auto* const out = static_cast<std::byte*>(operation.out);
   const auto own = static_cast<size_t>(group_.index());
-  if (!zero_copy) group_.staging(4 * buffer);
+  if (!zero_copy) group_.staging(4 * buffer_);
 
   const auto length_of = [&](size_t t) { return std::min(piece, operation.count - t * piece); };
   const auto show = [&](size_t t) {
-    std::byte* const staging = group_.staging_of(group_.index()) + (t % 2) * buffer;
+    std::byte* const staging = group_.staging_of(group_.index()) + (t % 2) * buffer_;
     const size_t length = length_of(t);
     if (by_block) {
       for (const auto& send : step.sends) {
@@ -229,11 +236,12 @@ void MemoryExecutor::one_step(const Context& context, const Step& step, bool zer
     if (zero_copy) {
       return group_.peer(i).arena->at(group_.card(i).place) + (block * operation.count + t * piece) * size;
     }
-    return group_.staging_of(i) + (t % 2) * buffer + block * length_of(t) * size;
+    return group_.staging_of(i) + (t % 2) * buffer_ + block * length_of(t) * size;
   };
   const auto take = [&](size_t t) {
     const size_t length = length_of(t);
-    if (collective == Collective::kReduceScatter || collective == Collective::kReduce) {
+    if (collective == Collective::kReduceScatter || collective == Collective::kReduce ||
+        collective == Collective::kAllReduce) {
       if (step.receives.empty()) return;
       std::vector<const void*> sources;
       for (int i = 0; i < group_.size(); ++i) sources.push_back(shown(i, t));

@@ -20,7 +20,7 @@ namespace muster {
 class MemoryExecutor {
  public:
   /// `segment` is the piece that is staged at once, in bytes.
-  MemoryExecutor(HostGroup& group, size_t segment) : group_(group), segment_(segment) {}
+  MemoryExecutor(HostGroup& group, size_t segment);
 
   /// A plan of one stage that is all memory: everything from the arrival to the end.
   void run(const Context& context, const Plan& plan);
@@ -46,6 +46,8 @@ class MemoryExecutor {
 
   HostGroup& group_;
   const size_t segment_;
+  const size_t
+      buffer_;  // of the four in the staging buffer: a segment, and room for its blocks to be rounded up
 };
 
 }  // namespace muster
