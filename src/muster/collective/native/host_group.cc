@@ -36,6 +36,10 @@ HostGroup::HostGroup(std::vector<HostPeer> peers, int index, int cores)
       patience_(Patience::of(size(), cores)),
       spins_(crowded_ ? kSpinsInACrowd : patience_.spins) {}
 
+HostGroup::~HostGroup() {
+  if (staging_ != nullptr) arena().free(staging_);
+}
+
 int HostGroup::index_of(int rank) const {
   for (int i = 0; i < size(); ++i) {
     if (peer(i).rank == rank) return i;

@@ -73,6 +73,9 @@ class HostGroup {
  public:
   /// `peers` are all ranks of the host in their order, this one at `index`.
   HostGroup(std::vector<HostPeer> peers, int index, int cores);
+  ~HostGroup();
+  HostGroup(const HostGroup&) = delete;
+  HostGroup& operator=(const HostGroup&) = delete;
 
   int size() const { return static_cast<int>(peers_.size()); }
   int index() const { return index_; }

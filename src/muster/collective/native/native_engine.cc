@@ -167,24 +167,42 @@ void NativeEngine::connect_peers(Meeting& meeting) {
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank == me) continue;
     const RankInfo& info = ranks_[static_cast<size_t>(rank)];
+    const std::string who = fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
     const bool same_host = host_of(rank) == host_of(me);
     const std::string purpose =
         fmt::format("{}/control/{}/{}-{}", id_, meeting.attempt, std::min(me, rank), std::max(me, rank));
     try {
-      Connection connection =
-          rank > me   ? options_.endpoint->accept(purpose, meeting.deadline)
-          : same_host ? options_.endpoint->connect_local(info.local_name, purpose, meeting.deadline)
-                      : options_.endpoint->connect(Address::parse(info.address), purpose, meeting.deadline);
-      if (same_host) share_memory(meeting, rank, connection);
+      bool shares = same_host;
+      Connection connection = rank > me ? options_.endpoint->accept(purpose, meeting.deadline)
+                                        : connect_control(info, purpose, meeting, shares);
+      connection.send(&shares, sizeof(shares), meeting.deadline);
+      bool they_share = false;
+      connection.receive(&they_share, sizeof(they_share), meeting.deadline);
+      if (shares && they_share) {
+        share_memory(meeting, rank, connection);
+      } else if (same_host) {
+        meeting.trouble = who + " can't be reached inside the host";
+      }
       meeting.connections.emplace(rank, std::move(connection));
+    } catch (const SystemError& error) {
+      meeting.trouble = fmt::format("{}: {}", who, error.what());
     } catch (const Error& error) {
-      const std::string what =
-          fmt::format("rank {} (host {}, pid {}): {}", rank, info.host_name, info.pid, error.what());
-      if (!same_host) raise<PeerLost>("{} could not be met: {}", options_.name, what);
-      meeting.trouble = what;
-      return;
+      raise<PeerLost>("{} could not be met: {}: {}", options_.name, who, error.what());
     }
   }
+}
+
+// To a rank that should be on this host inside it; over TCP when that is not so.
+Connection NativeEngine::connect_control(const RankInfo& info, const std::string& purpose,
+                                         const Meeting& meeting, bool& shares) {
+  if (shares) {
+    try {
+      return options_.endpoint->connect_local(info.local_name, purpose, meeting.deadline);
+    } catch (const PeerLost&) {
+      shares = false;
+    }
+  }
+  return options_.endpoint->connect(Address::parse(info.address), purpose, meeting.deadline);
 }
 
 void NativeEngine::share_memory(Meeting& meeting, int peer, Connection& connection) {

@@ -36,6 +36,8 @@ class NativeEngine : public Engine {
   struct Meeting;
   void meet();
   void connect_peers(Meeting& meeting);
+  Connection connect_control(const RankInfo& info, const std::string& purpose, const Meeting& meeting,
+                             bool& shares);
   void share_memory(Meeting& meeting, int peer, Connection& connection);
   void run_collective(const Context& context);
   void run_message(const Context& context);
