@@ -1,6 +1,8 @@
 # muster_room(name SOURCES ... [DEPENDS rooms...] [LIBRARIES third party...])
 #   One static library a room: muster_<name>, exported as muster::<name>.
 #   scripts/check-layers holds DEPENDS and the includes against the design's table.
+# muster_engine(name SOURCES ... LIBRARIES third party...), muster_no_engine(name packages)
+#   An engine over another library: a module that is loaded when it is asked for, muster_engine_<name>.
 # muster_room_test(name SOURCES ... [LIBRARIES ...])
 #   One GoogleTest program a room: muster_<name>_test.
 # muster_room_bench(name SOURCES ...)
@@ -21,6 +23,26 @@ function(muster_room name)
   target_link_libraries(${target} PUBLIC ${ARG_DEPENDS} ${ARG_LIBRARIES}
     PRIVATE $<BUILD_INTERFACE:muster_compile_options>)
   set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS ${target})
+endfunction()
+
+function(muster_engine name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  set(target muster_engine_${name})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE muster_collective ${ARG_LIBRARIES} muster_compile_options)
+  target_compile_definitions(${target} PRIVATE MUSTER_VERSION="${PROJECT_VERSION}")
+  # It has rooms of its own in it, which must not mix with the program's.
+  target_link_options(${target} PRIVATE LINKER:--exclude-libs,ALL)
+  set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()
+
+function(muster_no_engine name packages)
+  if(MUSTER_SANITIZE)
+    message(STATUS "no engine ${name}: its library was not made for sanitizers")
+  else()
+    message(STATUS "no engine ${name}, for want of ${packages} (scripts/bootstrap)")
+  endif()
 endfunction()
 
 # A program that uses torch shares one precompiled <torch/torch.h>: it costs 20 s a source otherwise.

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/collective/engine_loader.h"
 #include "muster/collective/lane.h"
 #include "muster/collective/native/native_engine.h"
 
@@ -60,8 +61,11 @@ Communicator::Communicator(Options options) : Communicator(std::move(options), s
     raise<InvalidArgument>("rank {} of {} is not in the group", options_.rank, options_.size);
   if (options_.wire && *options_.wire != DType::kFloat16 && *options_.wire != DType::kBFloat16)
     raise<InvalidArgument>("sums can travel as float16 or bfloat16, not as {}", name_of(*options_.wire));
-  if (options_.engine != "native") raise<InvalidArgument>("there is no engine '{}'", options_.engine);
-  core_->engine = std::make_unique<NativeEngine>(options_, nullptr, core_->state);
+  if (options_.engine == "native") {
+    core_->engine = std::make_unique<NativeEngine>(options_, nullptr, core_->state);
+  } else {
+    core_->engine = load_engine(options_, core_->state);
+  }
 }
 
 Communicator::Communicator(Options options, std::unique_ptr<Core> core)

@@ -17,7 +17,8 @@ const Kernels* kernels_of(KernelSet set) {
                  ? &kAvx512Kernels
                  : nullptr;
     case KernelSet::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") ? &kAvx2Kernels : nullptr;
+      // With F16C, which came before it.
+      return __builtin_cpu_supports("avx2") ? &kAvx2Kernels : nullptr;
 #endif
     case KernelSet::kPortable:
       return &kPortableKernels;

@@ -7,7 +7,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kTurn = 256 * 1024;
+constexpr size_t kTurn = size_t{256} * 1024;
 constexpr size_t kMostParts = 4;
 
 }  // namespace

@@ -25,7 +25,7 @@
 namespace muster {
 
 /// Data up to this size travels on the card. Beyond it, copying twice costs more than meeting twice.
-constexpr size_t kCardBytes = 16 * 1024;
+constexpr size_t kCardBytes = size_t{16} * 1024;
 
 /// More ranks than this on one host do not share memory.
 constexpr int kMostOnHost = 256;

@@ -32,8 +32,9 @@ class LinkExecutor {
     Bell* bell = nullptr;                                 ///< rung by peers on this host
     int wake_fd = -1;                                     ///< readable when the group has failed
     Patience patience;
-    size_t segment = 512 * 1024;  ///< bytes that are sent, or received before they are reduced, at once
-    std::optional<DType> wire;    ///< what float32 sums travel as
+    size_t segment =
+        size_t{512} * 1024;     ///< bytes that are sent, or received before they are reduced, at once
+    std::optional<DType> wire;  ///< what float32 sums travel as
   };
 
   explicit LinkExecutor(Options options) : options_(std::move(options)) {}

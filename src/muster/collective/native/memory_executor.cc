@@ -15,7 +15,7 @@ constexpr size_t kAlwaysOnCard = 512;
 
 // Work that is shared out: large enough that taking it costs nothing, small enough that nobody waits for
 // long.
-constexpr size_t kSharedPart = 8 * 1024;
+constexpr size_t kSharedPart = size_t{8} * 1024;
 constexpr size_t kMostParts = 256;
 
 size_t offset_in_arena(const Arena& arena, const void* data, size_t bytes) {

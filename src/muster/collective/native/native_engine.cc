@@ -19,10 +19,10 @@ namespace {
 
 // Measured (docs/collectives.md): large enough that meeting for each costs little, small enough for the
 // cache.
-constexpr size_t kStagedPiece = 128 * 1024;
-constexpr size_t kLinkSegment = 512 * 1024;
+constexpr size_t kStagedPiece = size_t{128} * 1024;
+constexpr size_t kLinkSegment = size_t{512} * 1024;
 // What passes through several stages, or must not be changed, goes in pieces of this size.
-constexpr size_t kPiece = 8 * 1024 * 1024;
+constexpr size_t kPiece = size_t{8} * 1024 * 1024;
 
 constexpr char kSeparator = '\n';
 

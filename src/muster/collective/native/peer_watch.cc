@@ -25,7 +25,7 @@ constexpr uint32_t kLongestText = 64 * 1024;
 
 }  // namespace
 
-PeerWatch::PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state)
+PeerWatch::PeerWatch(Options options, std::map<int, Connection>&& connections, GroupState& state)
     : options_(std::move(options)),
       state_(state),
       failure_(state.failure),

@@ -33,7 +33,7 @@ class PeerWatch : public Peers {
   };
 
   /// Takes a connection to every other rank.
-  PeerWatch(Options options, std::map<int, Connection> connections, GroupState& state);
+  PeerWatch(Options options, std::map<int, Connection>&& connections, GroupState& state);
   ~PeerWatch() override;  ///< says goodbye to all
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;

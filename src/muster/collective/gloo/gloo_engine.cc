@@ -1,0 +1,346 @@
+#include "muster/collective/gloo/gloo_engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/text.h"
+#include "muster/collective/engine_loader.h"
+#include "muster/collective/kernels.h"
+#include "muster/net/address.h"
+#include "muster/net/host.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kMessageTag = 1;
+constexpr int kBreakTag = 2;
+// gloo has a limit of its own for each wait; ours are shorter.
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+constexpr auto kWatchInterval = 20ms;
+
+std::chrono::milliseconds remaining(Deadline deadline) {
+  if (deadline.is_never()) return kLongest;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+  return std::clamp<std::chrono::milliseconds>(left, 1ms, kLongest);  // to c10d, 0 would be for ever
+}
+
+// Without the stack that libtorch appends.
+std::string reason_of(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const c10::Error*>(&error)) return own->what_without_backtrace();
+  return error.what();
+}
+
+at::Tensor tensor_of(const void* data, size_t count, at::ScalarType type) {
+  return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(count)}, at::TensorOptions(type));
+}
+
+at::Tensor bytes_of(const void* data, size_t bytes) {
+  return tensor_of(data, bytes, at::kChar);
+}
+
+at::ScalarType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kInt8:
+      return at::kChar;
+    case DType::kInt32:
+      return at::kInt;
+    case DType::kInt64:
+      return at::kLong;
+    default:
+      return at::kFloat;
+  }
+}
+
+c10d::ReduceOp operation_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+    default:
+      return c10d::ReduceOp::SUM;
+  }
+}
+
+// A copy of what is to be reduced, in a type that gloo can add.
+class Copy {
+ public:
+  explicit Copy(const Operation& operation)
+      : operation_(operation),
+        half_(size_of(operation.dtype) == 2),
+        dtype_(half_ ? DType::kFloat32 : operation.dtype),
+        data_(operation.count * size_of(dtype_)) {
+    if (half_) {
+      kernels().convert(operation.dtype, operation.in, dtype_, data_.data(), operation.count);
+    } else {
+      memcpy(data_.data(), operation.in, data_.size());
+    }
+  }
+
+  DType dtype() const { return dtype_; }
+  void* data() { return data_.data(); }
+
+  void store() {
+    if (half_) {
+      kernels().convert(dtype_, data_.data(), operation_.dtype, operation_.out, operation_.count);
+    } else {
+      memcpy(operation_.out, data_.data(), data_.size());
+    }
+  }
+
+ private:
+  const Operation& operation_;
+  const bool half_;
+  const DType dtype_;
+  std::vector<std::byte> data_;
+};
+
+}  // namespace
+
+class GlooEngine::Group : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  void set_limit(std::chrono::milliseconds limit) {
+    for (const auto& context : contexts_) context->setTimeout(limit);
+  }
+
+  // Closes all connections: a receive that runs into its limit does that, and nothing else can.
+  void break_up() {
+    int8_t nothing = 0;
+    std::vector<at::Tensor> tensors = {bytes_of(&nothing, 1)};
+    try {
+      recv(tensors, getRank() == 0 ? 1 : 0, kBreakTag)->wait(1ms);
+    } catch (const std::exception&) {
+    }
+  }
+};
+
+GlooEngine::GlooEngine(const Communicator::Options& options, GroupState& state)
+    : LibraryEngine(options, state) {
+  if (options.size == 1) {
+    set_hosts({""});
+    return;
+  }
+  const Deadline deadline = Deadline::after(options.meet_timeout);
+  meet(deadline);
+  connect(deadline);
+}
+
+GlooEngine::GlooEngine(const Communicator::Options& options, GroupState& state, const Meeting& meeting,
+                       const std::vector<std::string>& hosts)
+    : LibraryEngine(options, state), meeting_(meeting) {
+  set_hosts(hosts);
+  if (options.size > 1) connect(Deadline::after(options.meet_timeout));
+}
+
+GlooEngine::~GlooEngine() {
+  if (!watch_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  watch_.join();
+}
+
+// Rank 0 hosts the store, and tells the others where. A text is the rank's host, and of rank 0 also the
+// store's address or why there is none.
+void GlooEngine::meet(Deadline deadline) {
+  const std::string address = options().endpoint->address().host;
+  std::string mine = options().host_identity.empty() ? Host::local().identity : options().host_identity;
+  c10d::TCPStoreOptions store = {
+      .port = 0, .isServer = true, .waitWorkers = false, .timeout = remaining(deadline)};
+  if (options().rank == 0) {
+    try {
+      const auto made = c10::make_intrusive<c10d::TCPStore>(address, store);
+      meeting_.store = made;
+      mine += "\n" + Address{address, made->getPort()}.to_string() + "\n";
+    } catch (const std::exception& error) {
+      mine += "\n\n" + reason_of(error);
+    }
+  }
+  std::vector<std::string> hosts;
+  std::vector<std::string> parts;
+  for (const auto& text : options().exchange(mine, deadline)) {
+    if (hosts.empty()) parts = muster::split(text, '\n');
+    hosts.push_back(text.substr(0, text.find('\n')));
+  }
+  set_hosts(hosts);
+  if (parts.size() < 3 || parts[1].empty()) {
+    raise<SystemError>("rank 0 of {} can't host a store for gloo: {}", options().name,
+                       parts.size() < 3 ? "it did not say why" : parts[2]);
+  }
+  try {
+    if (options().rank != 0) {
+      const Address server = Address::parse(parts[1]);
+      store.port = static_cast<uint16_t>(server.port);
+      store.isServer = false;
+      meeting_.store = c10::make_intrusive<c10d::TCPStore>(server.host, store);
+    }
+    meeting_.device = c10d::ProcessGroupGloo::createDeviceForHostname(address);
+  } catch (const std::exception& error) {
+    raise<PeerLost>("{} could not be met: {}", options().name, reason_of(error));
+  }
+}
+
+void GlooEngine::connect(Deadline deadline) {
+  auto group = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
+  group->devices.push_back(meeting_.device);
+  group->threads = 1;  // collectives come one at a time
+  try {
+    group_ =
+        c10::make_intrusive<Group>(c10::make_intrusive<c10d::PrefixStore>(options().name, meeting_.store),
+                                   options().rank, options().size, group);
+  } catch (const std::exception& error) {
+    if (deadline.expired())
+      raise<DeadlineExceeded>("{} could not be met: {}", options().name, reason_of(error));
+    raise<PeerLost>("{} could not be met: {}", options().name, reason_of(error));
+  }
+  group_->set_limit(kLongest);
+  watch_ = std::thread([this] { watch(); });
+}
+
+std::unique_ptr<Engine> GlooEngine::split(const std::string& name, const std::vector<int>& members, int rank,
+                                          const Exchange& /*exchange*/, GroupState& state) {
+  return std::unique_ptr<Engine>(
+      new GlooEngine(options_of(name, members, rank), state, meeting_, hosts_of(members)));
+}
+
+std::string GlooEngine::explain(const Operation& /*operation*/) const {
+  return "gloo through c10d";
+}
+
+void GlooEngine::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && !failure().raised()) changed_.wait_for(lock, kWatchInterval);
+  if (!stopping_) group_->break_up();
+}
+
+void GlooEngine::run_work(const Start& start, Deadline deadline) {
+  c10::intrusive_ptr<c10d::Work> work;
+  std::string reason = "interrupted";
+  try {
+    work = start();
+    if (work->wait(remaining(deadline))) return;
+  } catch (const std::exception& error) {
+    reason = reason_of(error);
+  }
+  const bool late = deadline.expired();
+  // Without connections it ends soon, and then nothing uses the buffers any more.
+  group_->break_up();
+  while (work && !work->isCompleted()) std::this_thread::sleep_for(1ms);
+  if (failure().raised()) throw Interrupted();
+  if (late) raise<DeadlineExceeded>("the others did not come in time");
+  raise<PeerLost>("gloo lost a rank: {}", reason);
+}
+
+void GlooEngine::run_collective(const Operation& operation, Deadline deadline) {
+  switch (operation.collective) {
+    case Collective::kAllReduce:
+      return all_reduce(operation, deadline);
+    case Collective::kReduceScatter:
+      return reduce_scatter(operation, deadline);
+    case Collective::kAllGather:
+      return gather(operation.in, operation.out, operation.bytes(), deadline);
+    case Collective::kBroadcast: {
+      std::vector<at::Tensor> tensors = {bytes_of(operation.out, operation.bytes())};
+      return run_work([&] { return group_->broadcast(tensors, {.rootRank = operation.peer}); }, deadline);
+    }
+    case Collective::kReduce:
+      return reduce_to_root(operation, deadline);
+    case Collective::kAllToAll:
+      return all_to_all(operation.in, operation.out, operation.bytes(), deadline);
+    default:
+      MUSTER_CHECK(false, "{} is not for gloo", operation.to_string());
+  }
+}
+
+void GlooEngine::all_reduce(const Operation& operation, Deadline deadline) {
+  const auto reduce = [&](void* data, DType dtype) {
+    std::vector<at::Tensor> tensors = {tensor_of(data, operation.count, type_of(dtype))};
+    run_work([&] { return group_->allreduce(tensors, {.reduceOp = operation_of(operation.op)}); }, deadline);
+    finish_average(operation, dtype, data);
+  };
+  if (size_of(operation.dtype) != 2) return reduce(operation.out, operation.dtype);
+  Copy copy(operation);
+  reduce(copy.data(), copy.dtype());
+  copy.store();
+}
+
+// On a copy, since gloo uses the buffers of all ranks to work in.
+void GlooEngine::reduce_to_root(const Operation& operation, Deadline deadline) {
+  Copy copy(operation);
+  std::vector<at::Tensor> tensors = {tensor_of(copy.data(), operation.count, type_of(copy.dtype()))};
+  run_work(
+      [&] {
+        return group_->reduce(tensors, {.reduceOp = operation_of(operation.op), .rootRank = operation.peer});
+      },
+      deadline);
+  if (operation.peer != options().rank) return;
+  finish_average(operation, copy.dtype(), copy.data());
+  copy.store();
+}
+
+void GlooEngine::reduce_scatter(const Operation& operation, Deadline deadline) {
+  const auto ranks = static_cast<size_t>(options().size);
+  std::vector<std::byte> blocks(ranks * operation.bytes());
+  all_to_all(operation.in, blocks.data(), operation.bytes(), deadline);
+  std::vector<const void*> sources;
+  for (size_t rank = 0; rank < ranks; ++rank) sources.push_back(blocks.data() + rank * operation.bytes());
+  void* const out = operation.out;
+  kernels().reduce({.dtype = operation.dtype,
+                    .op = operation.op,
+                    .divisor = operation.op == ReduceOp::kAverage ? options().size : 1},
+                   sources, {&out, 1}, operation.count);
+}
+
+void GlooEngine::all_to_all(const void* in, void* out, size_t bytes, Deadline deadline) {
+  const auto ranks = static_cast<size_t>(options().size);
+  at::Tensor sent = bytes_of(in, ranks * bytes);
+  at::Tensor received = bytes_of(out, ranks * bytes);
+  std::vector<int64_t> equal_parts;
+  run_work([&] { return group_->alltoall_base(received, sent, equal_parts, equal_parts); }, deadline);
+}
+
+void GlooEngine::gather(const void* mine, void* all, size_t bytes, Deadline deadline) {
+  std::vector<at::Tensor> inputs = {bytes_of(mine, bytes)};
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (size_t rank = 0; rank < static_cast<size_t>(options().size); ++rank)
+    outputs[0].push_back(bytes_of(static_cast<std::byte*>(all) + rank * bytes, bytes));
+  run_work([&] { return group_->allgather(outputs, inputs); }, deadline);
+}
+
+void GlooEngine::send(const void* data, size_t bytes, int to, Deadline deadline) {
+  std::vector<at::Tensor> tensors = {bytes_of(data, bytes)};
+  run_work([&] { return group_->send(tensors, to, kMessageTag); }, deadline);
+}
+
+void GlooEngine::receive(void* data, size_t bytes, int from, Deadline deadline) {
+  std::vector<at::Tensor> tensors = {bytes_of(data, bytes)};
+  run_work([&] { return group_->recv(tensors, from, kMessageTag); }, deadline);
+}
+
+}  // namespace muster
+
+extern "C" const muster::EngineModule* muster_engine_module() {
+  static const muster::EngineModule module = {
+      .version = MUSTER_VERSION,
+      .make = [](const muster::Communicator::Options& options,
+                 muster::GroupState& state) -> std::unique_ptr<muster::Engine> {
+        return std::make_unique<muster::GlooEngine>(options, state);
+      }};
+  return &module;
+}

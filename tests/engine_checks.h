@@ -1,0 +1,25 @@
+#pragma once
+
+// What an engine promises besides the results of its operations, checked with gtest's assertions. All ranks
+// call the same check. Those of faults leave the group broken.
+
+#include <string>
+
+#include "muster/collective/communicator.h"
+
+namespace muster::testing {
+
+void check_same_bits(Communicator& communicator);
+void check_operations_in_flight(Communicator& communicator);
+void check_split(Communicator& communicator);
+
+/// Rank 1 calls something else than the others; all must say so.
+void check_mismatch(Communicator& communicator);
+
+/// Rank 1 comes too late for the others.
+void check_deadline(Communicator& communicator);
+
+/// The body of a worker whose engine is set by --engine: it reduces, and prints what carried it.
+int reduce_in_a_job();
+
+}  // namespace muster::testing
