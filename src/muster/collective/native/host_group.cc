@@ -25,7 +25,8 @@ Operation unpack(const Card& card) {
 }
 
 constexpr int kYields = 200;
-constexpr int kSpinsInACrowd = 40;  // about as long as two switches between ranks
+constexpr int kWaitsBeforeMoving = 32;  // to move costs as much as some dozen switches
+constexpr int kSpinsInACrowd = 40;      // about as long as two switches between ranks
 
 }  // namespace
 
@@ -61,19 +62,25 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
   int cpu = note_cpu();
   int spins = 0;
   for (int yields = 0; yields < kYields;) {
-    bool on_our_core = false;
+    int on_our_core = -1;
     while (first < last && (first == index_ || here(first))) ++first;
     if (first == last) return;
     for (int i = first; i < last; ++i) {
-      on_our_core |= peer(i).block->cpu.load(std::memory_order_relaxed) == cpu && i != index_ && !here(i);
+      if (peer(i).block->cpu.load(std::memory_order_relaxed) == cpu && i != index_ && !here(i))
+        on_our_core = i;
     }
-    if (!on_our_core && ++spins < spins_) {
+    if (on_our_core < 0 && ++spins < spins_) {
       spin_pause();
       continue;
     }
     spins = 0;
     ++yields;
-    std::this_thread::yield();
+    // Of two that share a core while another is free, the one behind looks for a place of its own.
+    if (!crowded_ && on_our_core >= 0 && on_our_core < index_ && ++shared_waits_ % kWaitsBeforeMoving == 0) {
+      leave_core(cpu);
+    } else {
+      std::this_thread::yield();
+    }
     cpu = note_cpu();
   }
   wait_until(
@@ -92,6 +99,18 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
         });
       });
   note_cpu();
+}
+
+// The scheduler would part us too, but takes milliseconds, which is thousands of small operations. Does
+// nothing when the user has left us no other core.
+void HostGroup::leave_core(int cpu) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 
 // Where we run, for those who wait for us.

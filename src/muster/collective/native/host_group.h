@@ -113,12 +113,14 @@ class HostGroup {
   template <typename Here>
   void wait_until_here(const Context& context, int first, int last, const Here& here);
   int note_cpu();
+  static void leave_core(int cpu);
 
   const std::vector<HostPeer> peers_;
   const int index_;
   const bool crowded_;
   const Patience patience_;
   const int spins_;
+  int shared_waits_ = 0;  // how often we waited for a rank on our own core
   uint64_t sequence_ = 0;
   uint64_t ticks_ = 0;
   std::byte* staging_ = nullptr;
