@@ -1,18 +1,12 @@
 #include "muster/collective/native/native_engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/base/text.h"
 #include "muster/base/tune.h"
 #include "muster/collective/choice.h"
-#include "muster/net/host.h"
 
 namespace muster {
 namespace {
@@ -24,49 +18,20 @@ constexpr size_t kLinkSegment = size_t{512} * 1024;
 // What passes through several stages, or must not be changed, goes in pieces of this size.
 constexpr size_t kPiece = size_t{8} * 1024 * 1024;
 
-constexpr char kSeparator = '\n';
-
-std::string to_text(const RankInfo& info) {
-  return fmt::format("{1}{0}{2}{0}{3}{0}{4}{0}{5}{0}{6}{0}{7}", kSeparator, info.host_name,
-                     info.host_identity, info.machine, info.pid, info.address, info.local_name, info.token);
-}
-
-RankInfo rank_info(const std::string& text) {
-  const auto parts = split(text, kSeparator);
-  if (parts.size() != 7) raise<InvalidArgument>("a rank introduced itself with '{}'", text);
-  return {.host_name = parts[0],
-          .host_identity = parts[1],
-          .machine = parts[2],
-          .pid = parse_integer(parts[3]).value_or(0),
-          .address = parts[4],
-          .local_name = parts[5],
-          .token = parts[6]};
-}
-
 }  // namespace
-
-// What is known while the ranks meet: it may take two attempts, when memory can't be shared after all.
-struct NativeEngine::Meeting {
-  int attempt = 0;
-  Deadline deadline = Deadline::never();
-  std::vector<int> host_of_rank;
-  std::map<int, Connection> connections;
-  std::map<int, HostPeer> host_peers;
-  std::string trouble;  // why memory can't be shared
-};
 
 NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory,
                            GroupState& state)
     : options_(options),
       state_(state),
       failure_(state.failure),
-      may_retry_(memory == nullptr),
-      memory_(memory ? std::move(memory) : std::make_shared<HostMemory>(options.arena_capacity)) {
+      memory_(memory ? memory : std::make_shared<HostMemory>(options.arena_capacity)) {
   if (options_.size == 1) {
     topology_ = Topology::one_host(1);
     ranks_.resize(1);
   } else {
-    meet();
+    // The ranks of a split have met before: what could be shared was.
+    begin(meet(options_, *memory_, /*may_retry=*/memory == nullptr));
   }
 }
 
@@ -83,57 +48,23 @@ NativeEngine::~NativeEngine() {
   }
 }
 
-void NativeEngine::meet() {
-  Meeting meeting;
-  meeting.deadline = Deadline::after(options_.meet_timeout);
-  const Host host = Host::local();
-  const RankInfo self = {
-      .host_name = host.name,
-      .host_identity = options_.host_identity.empty() ? host.identity : options_.host_identity,
-      .machine = host.identity,
-      .pid = getpid(),
-      .address = options_.endpoint->address().to_string(),
-      .local_name = options_.endpoint->local_name(),
-      .token = random_token()};
-  for (const auto& text : options_.exchange(to_text(self), meeting.deadline))
-    ranks_.push_back(rank_info(text));
-  id_ = options_.name + "/" + ranks_.front().token;
-
-  std::set<std::string> apart;  // hosts whose ranks can't share memory
-  for (;;) {
-    std::map<std::string, int> hosts;
-    meeting.host_of_rank.clear();
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const std::string& identity = ranks_[rank].host_identity;
-      const bool shares = options_.shared_memory && options_.size <= kMostOnHost && !apart.contains(identity);
-      const std::string key = shares ? identity : fmt::format("rank {}", rank);
-      meeting.host_of_rank.push_back(hosts.emplace(key, static_cast<int>(hosts.size())).first->second);
-    }
-    connect_peers(meeting);
-    const auto troubles = options_.exchange(meeting.trouble, meeting.deadline);
-    bool agreed = true;
-    for (size_t rank = 0; rank < troubles.size(); ++rank) {
-      if (troubles[rank].empty()) continue;
-      agreed = false;
-      apart.insert(ranks_[rank].host_identity);
-      log_warning("rank {} of {} can't share memory inside its host, so its ranks use TCP: {}", rank,
-                  options_.name, troubles[rank]);
-    }
-    if (agreed) break;
-    if (!may_retry_) raise<PeerLost>("{} could not be met", options_.name);
-    ++meeting.attempt;
-  }
+void NativeEngine::begin(Meeting meeting) {
+  id_ = meeting.id;
+  ranks_ = std::move(meeting.ranks);
   topology_ = Topology(meeting.host_of_rank);
-
-  const int local = static_cast<int>(meeting.host_peers.size());
-  const auto on_machine = std::count_if(ranks_.begin(), ranks_.end(),
-                                        [&](const RankInfo& info) { return info.machine == host.identity; });
+  const auto rank = static_cast<size_t>(options_.rank);
+  const auto on_machine = std::count_if(ranks_.begin(), ranks_.end(), [&](const RankInfo& info) {
+    return info.machine == ranks_[rank].machine;
+  });
   patience_ = Patience::of(static_cast<int>(on_machine), available_cores());
-  if (local > 1) {
+  if (!meeting.host_peers.empty()) {
     std::vector<HostPeer> peers;
     int index = 0;
-    for (auto& [rank, peer] : meeting.host_peers) {
-      if (rank == options_.rank) index = static_cast<int>(peers.size());
+    for (auto& [peer_rank, peer] : meeting.host_peers) {
+      if (peer_rank == options_.rank) {
+        index = static_cast<int>(peers.size());
+        block_ = peer.block;
+      }
       peers.push_back(std::move(peer));
     }
     host_ = std::make_unique<HostGroup>(std::move(peers), index, available_cores());
@@ -147,73 +78,6 @@ void NativeEngine::meet() {
                                                           .on_failure = [this] { wake_self(); }},
                                        std::move(meeting.connections), state_);
   over_links_ = make_executor({.name = "collectives", .number = 0, .sends = true});
-}
-
-// Every pair has a control connection: inside a host over a Unix socket, through which arenas are given too.
-void NativeEngine::connect_peers(Meeting& meeting) {
-  const int me = options_.rank;
-  const auto host_of = [&](int rank) { return meeting.host_of_rank[static_cast<size_t>(rank)]; };
-  meeting.connections.clear();
-  meeting.host_peers.clear();
-  meeting.trouble.clear();
-  if (block_ != nullptr) memory_->discard(block_);
-  block_ = nullptr;
-  int local = 0;
-  for (int rank = 0; rank < options_.size; ++rank) local += host_of(rank) == host_of(me) ? 1 : 0;
-  if (local > 1) {
-    block_ = new (memory_->allocate(HostBlock::bytes(local), local)) HostBlock;
-    meeting.host_peers[me] = {.rank = me, .arena = memory_->arena(), .block = block_};
-  }
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank == me) continue;
-    const RankInfo& info = ranks_[static_cast<size_t>(rank)];
-    const std::string who = fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
-    const bool same_host = host_of(rank) == host_of(me);
-    const std::string purpose =
-        fmt::format("{}/control/{}/{}-{}", id_, meeting.attempt, std::min(me, rank), std::max(me, rank));
-    try {
-      bool shares = same_host;
-      Connection connection = rank > me ? options_.endpoint->accept(purpose, meeting.deadline)
-                                        : connect_control(info, purpose, meeting, shares);
-      connection.send(&shares, sizeof(shares), meeting.deadline);
-      bool they_share = false;
-      connection.receive(&they_share, sizeof(they_share), meeting.deadline);
-      if (shares && they_share) {
-        share_memory(meeting, rank, connection);
-      } else if (same_host) {
-        meeting.trouble = who + " can't be reached inside the host";
-      }
-      meeting.connections.emplace(rank, std::move(connection));
-    } catch (const SystemError& error) {
-      meeting.trouble = fmt::format("{}: {}", who, error.what());
-    } catch (const Error& error) {
-      raise<PeerLost>("{} could not be met: {}: {}", options_.name, who, error.what());
-    }
-  }
-}
-
-// To a rank that should be on this host inside it; over TCP when that is not so.
-Connection NativeEngine::connect_control(const RankInfo& info, const std::string& purpose,
-                                         const Meeting& meeting, bool& shares) {
-  if (shares) {
-    try {
-      return options_.endpoint->connect_local(info.local_name, purpose, meeting.deadline);
-    } catch (const PeerLost&) {
-      shares = false;
-    }
-  }
-  return options_.endpoint->connect(Address::parse(info.address), purpose, meeting.deadline);
-}
-
-void NativeEngine::share_memory(Meeting& meeting, int peer, Connection& connection) {
-  uint64_t offset = memory_->arena()->offset_of(block_);
-  connection.send_descriptor(memory_->arena()->fd(), meeting.deadline);
-  connection.send(&offset, sizeof(offset), meeting.deadline);
-  auto arena = Arena::open(connection.receive_descriptor(meeting.deadline));
-  connection.receive(&offset, sizeof(offset), meeting.deadline);
-  if (offset + HostBlock::bytes(1) > arena->capacity()) raise<Refused>("it gave an arena that is too small");
-  auto* block = reinterpret_cast<HostBlock*>(arena->at(offset));
-  meeting.host_peers[peer] = {.rank = peer, .arena = std::move(arena), .block = block};
 }
 
 void NativeEngine::wake_self() {

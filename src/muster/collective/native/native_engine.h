@@ -12,6 +12,7 @@
 #include "muster/collective/engine.h"
 #include "muster/collective/native/host_memory.h"
 #include "muster/collective/native/link_executor.h"
+#include "muster/collective/native/meeting.h"
 #include "muster/collective/native/memory_executor.h"
 #include "muster/collective/native/peer_watch.h"
 #include "muster/net/endpoint.h"
@@ -33,12 +34,7 @@ class NativeEngine : public Engine {
   std::string explain(const Operation& operation) const override;
 
  private:
-  struct Meeting;
-  void meet();
-  void connect_peers(Meeting& meeting);
-  Connection connect_control(const RankInfo& info, const std::string& purpose, const Meeting& meeting,
-                             bool& shares);
-  void share_memory(Meeting& meeting, int peer, Connection& connection);
+  void begin(Meeting meeting);
   void run_collective(const Context& context);
   void run_message(const Context& context);
   void run_plan(const Context& context, const Plan& plan);
@@ -60,7 +56,6 @@ class NativeEngine : public Engine {
   const Communicator::Options options_;
   GroupState& state_;
   Failure& failure_;
-  const bool may_retry_;  // without shared memory, when a host's ranks can't share it
   const std::shared_ptr<HostMemory> memory_;
   std::vector<RankInfo> ranks_;
   std::string id_;  // unlike any other group's
