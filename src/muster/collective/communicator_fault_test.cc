@@ -257,6 +257,23 @@ TEST(Communicator, AWrongSecretIsRefused) {
   EXPECT_NE(errors[0], "");
 }
 
+TEST(Communicator, ARankMayLeaveWhileOthersStillTakeTheResult) {
+  for (const int ranks : {2, 3}) {
+    for (int repetition = 0; repetition < 50; ++repetition) {
+      ThreadExchange exchange(ranks);
+      const auto errors = ThreadCluster(ranks, 60s).run([&](int rank) {
+        std::vector<float> data(200'000, 1);
+        {
+          Communicator comm(RankGroup::options_of({.ranks = ranks}, rank, exchange));
+          comm.all_reduce(data.data(), data.size(), DType::kFloat32);
+        }
+        for (const float value : data) ASSERT_EQ(value, static_cast<float>(ranks));
+      });
+      ASSERT_THAT(errors, Each(""));
+    }
+  }
+}
+
 int open_descriptors() {
   int count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;

@@ -30,15 +30,22 @@ constexpr int kSpinsInACrowd = 40;      // about as long as two switches between
 
 }  // namespace
 
-HostGroup::HostGroup(std::vector<HostPeer> peers, int index, int cores)
-    : peers_(std::move(peers)),
+HostGroup::HostGroup(HostMemory& memory, std::vector<HostPeer> peers, int index, int cores)
+    : memory_(memory),
+      peers_(std::move(peers)),
       index_(index),
       crowded_(size() > cores),
       patience_(Patience::of(size(), cores)),
       spins_(crowded_ ? kSpinsInACrowd : patience_.spins) {}
 
 HostGroup::~HostGroup() {
-  if (staging_ != nullptr) arena().free(staging_);
+  // The others may still read what is ours: it is freed when all have let go of it.
+  for (const auto& other : peers_) {
+    if (const uint64_t staging = other.block->staging.load()) HostMemory::release(other.arena->at(staging));
+    HostMemory::release(other.block);
+  }
+  if (staging_ != nullptr) memory_.retire(staging_);
+  memory_.retire(mine().block);
 }
 
 int HostGroup::index_of(int rank) const {
@@ -167,7 +174,7 @@ void HostGroup::wait_for_all(const Context& context, uint64_t tick) {
 
 std::byte* HostGroup::staging(size_t bytes) {
   if (staging_ == nullptr) {
-    staging_ = static_cast<std::byte*>(arena().allocate(bytes));
+    staging_ = static_cast<std::byte*>(memory_.allocate(bytes, size()));
     mine().block->staging.store(arena().offset_of(staging_), std::memory_order_release);
   }
   return staging_;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "muster/collective/native/context.h"
+#include "muster/collective/native/host_memory.h"
 #include "muster/net/arena.h"
 #include "muster/net/signal.h"
 
@@ -71,8 +72,9 @@ struct HostPeer {
 
 class HostGroup {
  public:
-  /// `peers` are all ranks of the host in their order, this one at `index`.
-  HostGroup(std::vector<HostPeer> peers, int index, int cores);
+  /// `peers` are all ranks of the host in their order, this one at `index`. Takes their blocks, ours among
+  /// them, which are in HostMemory.
+  HostGroup(HostMemory& memory, std::vector<HostPeer> peers, int index, int cores);
   ~HostGroup();
   HostGroup(const HostGroup&) = delete;
   HostGroup& operator=(const HostGroup&) = delete;
@@ -115,6 +117,7 @@ class HostGroup {
   int note_cpu();
   static void leave_core(int cpu);
 
+  HostMemory& memory_;
   const std::vector<HostPeer> peers_;
   const int index_;
   const bool crowded_;

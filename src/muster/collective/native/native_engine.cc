@@ -37,10 +37,6 @@ NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr
 
 NativeEngine::~NativeEngine() {
   watch_.reset();
-  if (host_) {
-    for (int i = 0; i < host_->size(); ++i) HostMemory::release(host_->peer(i).block);
-    memory_->retire(block_);
-  }
   for (void* pipe : pipes_of_others_) HostMemory::release(pipe);
   for (void* pipe : own_pipes_) {
     HostMemory::release(pipe);
@@ -67,7 +63,7 @@ void NativeEngine::begin(Meeting meeting) {
       }
       peers.push_back(std::move(peer));
     }
-    host_ = std::make_unique<HostGroup>(std::move(peers), index, available_cores());
+    host_ = std::make_unique<HostGroup>(*memory_, std::move(peers), index, available_cores());
     in_memory_ =
         std::make_unique<MemoryExecutor>(*host_, options_.segment > 0 ? options_.segment : kStagedPiece);
   }
