@@ -24,7 +24,7 @@ Operation unpack(const Card& card) {
   return operation;
 }
 
-constexpr int kYields = 200;
+constexpr int kYields = 20;  // beside other work each may last a time slice: then it is better to be woken
 constexpr int kWaitsBeforeMoving = 32;  // to move costs as much as some dozen switches
 constexpr int kSpinsInACrowd = 40;      // about as long as two switches between ranks
 
