@@ -18,9 +18,6 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 // running needs to answer. A yield is about half a microsecond when nobody else wants the core.
 constexpr int kSpins = 1000;
 constexpr int kYields = 200;
-// With more ranks than cores, the one that is waited for may be about to answer on another core, but more
-// likely needs ours.
-constexpr int kFewSpins = 0;
 
 }  // namespace
 
@@ -36,7 +33,7 @@ void sleep_at(Bell& bell) {
 }
 
 Patience Patience::of(int ranks, int cores) {
-  return {.spins = ranks <= cores ? kSpins : kFewSpins, .yields = kYields};
+  return {.spins = ranks <= cores ? kSpins : 0, .yields = kYields};
 }
 
 }  // namespace muster

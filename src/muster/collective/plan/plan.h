@@ -83,7 +83,7 @@ struct Plan {
   std::vector<Stage> stages;
 };
 
-/// Whether there is such a plan: all-reduce has all but chain and tree, and hierarchical needs nothing;
+/// Whether there is such a plan: all-reduce (and barrier) has all but chain and tree;
 /// reduce-scatter and all-gather have ring and direct; broadcast and reduce have direct, chain and tree;
 /// all-to-all has direct.
 bool has_plan(Collective collective, Algorithm algorithm);
