@@ -1,6 +1,7 @@
-// Trains a small convolutional net on MNIST, in one process for now.
+// Trains a small convolutional net on MNIST, on as many workers as it is started with.
 //
-//   mnist --epochs 5            with the subset in examples/data, or the whole set after scripts/fetch-mnist
+//   mnist                                    alone, on the subset in examples/data
+//   muster run --workers 2 -- mnist          two workers, which average their gradients
 
 #include "muster/data/mnist.h"
 
@@ -8,9 +9,10 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "muster/base/error.h"
+#include "muster/data/shard.h"
 #include "muster/observe/progress.h"
 #include "muster/train/run.h"
+#include "muster/train/trainer.h"
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -33,17 +35,6 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-double accuracy(Net& net, const muster::Mnist& data) {
-  const torch::NoGradGuard no_grad;
-  int64_t correct = 0;
-  for (int64_t begin = 0; begin < data.size(); begin += 500) {
-    const int64_t end = std::min(begin + 500, data.size());
-    const auto guess = net->forward(data.images.slice(0, begin, end)).argmax(1);
-    correct += guess.eq(data.labels.slice(0, begin, end)).sum().item<int64_t>();
-  }
-  return static_cast<double>(correct) / static_cast<double>(data.size());
-}
-
 int main(int argc, char** argv) {
   int epochs = 5;
   int64_t batch = 64;
@@ -53,47 +44,50 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", epochs, "passes over the training set")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--batch", batch, "samples a step")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch", batch, "samples a step, of each worker")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--lr", lr, "learning rate")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--data", folder,
                  "folder with the IDX files; default: the fetched set, else the shipped subset");
 
   return muster::run(app, argc, argv, [&](muster::Job& job) {
-    if (job.tasks().size() > 1) {
-      throw muster::InvalidArgument(
-          "mnist trains in one process for now: run it with --workers 1, or without a launcher");
-    }
     if (folder.empty())
       folder = muster::fetched_mnist(job.config().environment).value_or(MUSTER_SHIPPED_MNIST);
     const auto train = muster::load_mnist(folder, /*train=*/true);
     const auto test = muster::load_mnist(folder, /*train=*/false);
-    fmt::print("training on {} digits from {}\n", train.size(), folder);
 
     torch::manual_seed(1);
     Net net;
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-    const int64_t steps = train.size() / batch;
-    muster::Progress progress(job.config().progress, epochs * steps);
-    const auto start = muster::Deadline::Clock::now();
-    double rate = 0;
+    muster::Trainer trainer(job, net, muster::sgd({.lr = lr, .momentum = 0.9}));
+    const muster::Shard shard(train.size(), {.worker = job.worker(), .workers = job.workers()});
+    muster::Progress progress(job.is_chief() ? job.config().progress : muster::ProgressStyle::kOff,
+                              epochs * shard.batches(batch));
     for (int epoch = 0; epoch < epochs; ++epoch) {
-      const auto order = torch::randperm(train.size(), torch::kLong);
-      for (int64_t step = 0; step < steps; ++step) {
-        const auto index = order.slice(0, step * batch, (step + 1) * batch);
-        optimizer.zero_grad();
-        auto loss = torch::cross_entropy_loss(net->forward(train.images.index_select(0, index)),
-                                              train.labels.index_select(0, index));
-        loss.backward();
-        optimizer.step();
-        const int64_t done = epoch * steps + step + 1;
-        rate = static_cast<double>(done * batch) /
-               std::chrono::duration<double>(muster::Deadline::Clock::now() - start).count();
-        progress.update(done, fmt::format("epoch {}/{}  loss {:.4f}  {:.0f} samples/s", epoch + 1, epochs,
-                                          loss.item<float>(), rate));
+      for (const torch::Tensor& index : shard.epoch(epoch, batch)) {
+        trainer.step(
+            [&] {
+              return torch::cross_entropy_loss(net->forward(train.images.index_select(0, index)),
+                                               train.labels.index_select(0, index));
+            },
+            index.size(0));
+        progress.update(trainer.steps(),
+                        fmt::format("epoch {}/{}  {}", epoch + 1, epochs, trainer.metrics().to_string()));
       }
+      trainer.join();  // the others may have a batch more
     }
     progress.finish();
-    fmt::print("accuracy {:.2f} % on {} test digits, {:.0f} samples/s\n", 100 * accuracy(net, test),
-               test.size(), rate);
+
+    const auto sums = trainer.evaluate([&](muster::Sums& mine) {
+      const muster::Shard part(test.size(), {.worker = job.worker(), .workers = job.workers()});
+      for (const auto& index : part.in_order(500)) {
+        const auto guess = net->forward(test.images.index_select(0, index)).argmax(1);
+        mine["correct"] += guess.eq(test.labels.index_select(0, index)).sum().item<double>();
+      }
+    });
+    if (job.is_chief())
+      fmt::print("accuracy {:.2f} % on {} test digits, {:.0f} samples/s\n",
+                 100 * sums.at("correct") / static_cast<double>(test.size()), test.size(),
+                 trainer.metrics().samples_per_second);
   });
 }

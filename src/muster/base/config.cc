@@ -93,6 +93,19 @@ Setting word_setting(const char* name, std::string Config::*field, const char* h
           .expected = fmt::format("one of {}", fmt::join(words, ", "))};
 }
 
+Setting bytes_setting(const char* name, std::string Config::*field, const char* help) {
+  return {.name = name,
+          .type = "BYTES",
+          .help = help,
+          .read =
+              [field](Config& config, const std::string& text) {
+                config.*field = text;
+                return text == "auto" || parse_bytes(text).value_or(0) > 0;
+              },
+          .print = [field](const Config& config) { return config.*field; },
+          .expected = "auto, or bytes such as 512K or 25M"};
+}
+
 Setting number_setting(const char* name, int Config::*field, int least, int most, const char* help) {
   return {.name = name,
           .type = "N",
@@ -136,6 +149,11 @@ const std::vector<Setting>& settings() {
                                                                              {"live", ProgressStyle::kLive},
                                                                              {"plain", ProgressStyle::kPlain},
                                                                              {"off", ProgressStyle::kOff}}}),
+        word_setting("strategy", &Config::strategy, "how workers train together: allreduce", {"allreduce"}),
+        bytes_setting("bucket", &Config::bucket,
+                      "gradients that travel between hosts at once: 4M; auto measures"),
+        word_setting("precision", &Config::precision, "of the forward pass: fp32, bf16 or fp16",
+                     {"fp32", "bf16", "fp16"}),
         word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",
                      {"native", "mpi", "gloo"}),
         word_setting(

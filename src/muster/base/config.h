@@ -40,6 +40,11 @@ class Config {
   LogLevel log_level = LogLevel::kInfo;
   ProgressStyle progress = ProgressStyle::kAuto;
 
+  // Training.
+  std::string strategy = "allreduce";  ///< how the workers' gradients become new parameters
+  std::string bucket = "auto";         ///< bytes that travel between hosts at once: 25M; auto: measured
+  std::string precision = "fp32";      ///< of the forward pass: fp32, bf16 or fp16
+
   // Collectives.
   std::string engine = "native";   ///< native, mpi or gloo
   std::string algorithm = "auto";  ///< of all operations that have it; auto: the measured table

@@ -58,6 +58,16 @@ std::optional<long long> parse_integer(std::string_view text) {
   return value;
 }
 
+std::optional<size_t> parse_bytes(std::string_view text) {
+  constexpr std::string_view kUnits = "KMG";
+  const size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());
+  const int shift = unit == std::string_view::npos ? 0 : 10 * (static_cast<int>(unit) + 1);
+  if (shift > 0) text.remove_suffix(1);
+  const auto value = parse_integer(text);
+  if (!value || *value < 0 || *value > std::numeric_limits<long long>::max() >> shift) return std::nullopt;
+  return static_cast<size_t>(*value) << shift;
+}
+
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
   double value = 0;
   const char* end = text.data() + text.size();

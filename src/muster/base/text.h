@@ -25,6 +25,9 @@ std::optional<long long> parse_integer(std::string_view text);
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 std::string format_duration(std::chrono::milliseconds duration);
 
+/// "4096", "64K", "25M", "1G": powers of 1024.
+std::optional<size_t> parse_bytes(std::string_view text);
+
 /// "64 KiB", "1.5 GiB", "12 B".
 std::string format_bytes(size_t bytes);
 

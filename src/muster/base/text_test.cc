@@ -50,6 +50,15 @@ TEST(FormatBytes, UsesTheUnitThatReadsBest) {
   EXPECT_EQ(format_bytes(size_t{1} << 50), "1024 TiB");
 }
 
+TEST(ParseBytes, TakesPowersOf1024AndNothingElse) {
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("64K"), 65536U);
+  EXPECT_EQ(parse_bytes("25M"), 25U << 20);
+  for (const char* text : {"", "K", "-1", "1.5M", "1MB", "64 K", "9999999999G"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
 TEST(Split, KeepsEmptyParts) {
   EXPECT_EQ(split("a,,b", ','), (std::vector<std::string>{"a", "", "b"}));
   EXPECT_EQ(split("", ','), (std::vector<std::string>{""}));

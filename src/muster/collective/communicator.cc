@@ -19,6 +19,7 @@ struct Communicator::Core {
   GroupState state;
   std::unique_ptr<Lane> collectives;
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<SharedHost> host;
   int splits = 0;
 
   std::mutex mutex;
@@ -84,6 +85,15 @@ const Topology& Communicator::topology() const {
 
 std::shared_ptr<void> Communicator::allocate(size_t bytes) {
   return core_->engine->allocate(bytes);
+}
+
+SharedHost& Communicator::host() {
+  if (!core_->host) core_->host = core_->engine->share_host(*this);
+  return *core_->host;
+}
+
+void Communicator::check(const std::string& during) const {
+  core_->state.failure.check(during);
 }
 
 void Communicator::abort(const std::string& reason) {

@@ -86,6 +86,9 @@ class Communicator {
   /// communicator, and serves its splits too. Throws SystemError when memory is full.
   std::shared_ptr<void> allocate(size_t bytes);
 
+  /// The host's memory. Made when first asked for; lives as long as the communicator.
+  SharedHost& host();
+
   // Collectives. The asynchronous ones return at once. Without a deadline, Options::timeout counts.
 
   /// data = op over all ranks' data, on every rank.
@@ -135,6 +138,9 @@ class Communicator {
 
   /// Breaks the group on all ranks, for this reason.
   void abort(const std::string& reason);
+
+  /// Throws what has broken the group, if anything has.
+  void check(const std::string& during) const;
 
   /// The last operations of this rank, one a line, for people.
   std::string history() const;

@@ -14,6 +14,7 @@
 #include "muster/collective/failure.h"
 #include "muster/collective/operation.h"
 #include "muster/collective/plan/plan.h"
+#include "muster/collective/shared_host.h"
 
 namespace muster {
 
@@ -55,6 +56,9 @@ class Engine {
   virtual void abort(const std::string& reason) = 0;
 
   virtual const Topology& topology() const = 0;
+
+  /// The host's memory, as far as this engine shares it: of a rank alone, unless it says otherwise.
+  virtual std::unique_ptr<SharedHost> share_host(Communicator& communicator);
 
   /// How an operation of this size would be carried out, for people: "direct through shared memory".
   virtual std::string explain(const Operation& operation) const = 0;

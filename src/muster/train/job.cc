@@ -41,10 +41,18 @@ Job::Job(Config config) : config_(std::move(config)), identity_(find_identity(co
 }
 
 Job::~Job() {
-  communicator_.reset();
+  drop_communicator();
   member_.reset();
   // The reason of an abort must reach the others before we go.
   if (coordinator_) coordinator_->wait_idle(Deadline::after(kLastWords));
+}
+
+void Job::drop_communicator() {
+  std::unique_ptr<Communicator> going;
+  {
+    const std::lock_guard lock(mutex_);
+    going = std::move(communicator_);
+  }
 }
 
 void Job::host_coordinator() {
@@ -82,15 +90,17 @@ void Job::join() {
     port_.emplace(host);
     address = Address{host, port_->port()}.to_string();
   }
-  member_ = std::make_unique<Member>(Member::Options{.coordinator = coordinator,
-                                                     .job_id = identity_.job_id,
-                                                     .secret = secret_of(config_, identity_),
-                                                     .task = identity_.task,
-                                                     .tasks = identity_.tasks,
-                                                     .address = address,
-                                                     .observer = identity_.is_observer(),
-                                                     .incarnation = config_.restart_count},
-                                     deadline);
+  member_ = std::make_unique<Member>(
+      Member::Options{.coordinator = coordinator,
+                      .job_id = identity_.job_id,
+                      .secret = secret_of(config_, identity_),
+                      .task = identity_.task,
+                      .tasks = identity_.tasks,
+                      .address = address,
+                      .observer = identity_.is_observer(),
+                      .incarnation = config_.restart_count,
+                      .on_failure = [this](const std::string& reason) { on_membership_lost(reason); }},
+      deadline);
   tasks_ = member_->wait_assembled(deadline);
 }
 
@@ -159,8 +169,18 @@ Communicator& Job::communicator() {
     };
     options.endpoint = std::make_shared<Endpoint>(data_port());
   }
-  communicator_ = std::make_unique<Communicator>(std::move(options));
+  auto made = std::make_unique<Communicator>(std::move(options));
+  const std::lock_guard lock(mutex_);
+  communicator_ = std::move(made);
+  if (ended_) communicator_->abort(*ended_);
   return *communicator_;
+}
+
+// Whoever waits for others in the communicator would not learn of it otherwise.
+void Job::on_membership_lost(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  ended_ = reason;
+  if (communicator_) communicator_->abort(reason);
 }
 
 void Job::abort(const std::string& reason) {
@@ -168,7 +188,7 @@ void Job::abort(const std::string& reason) {
 }
 
 void Job::finish() {
-  communicator_.reset();
+  drop_communicator();
   if (!member_) return;
   member_->leave(Deadline::after(config_.heartbeat_timeout));
   if (!coordinator_) return;

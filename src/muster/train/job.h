@@ -14,6 +14,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,7 +39,8 @@ class Job {
   const TaskName& task() const { return identity_.task; }
   const std::string& launcher() const { return identity_.launcher; }
   bool is_chief() const { return identity_.is_chief(); }  ///< worker 0, which initialises, saves and restores
-  bool is_server() const { return identity_.is_server(); }  ///< a task of the job "ps"
+  bool is_server() const { return identity_.is_server(); }        ///< a task of the job "ps"
+  int worker() const { return identity_.task.task.value_or(0); }  ///< which worker this is, from 0
   int workers() const { return identity_.count("worker"); }
 
   /// All tasks of the cluster in the order of their names, this one among them.
@@ -67,6 +69,8 @@ class Job {
 
  private:
   void host_coordinator();
+  void on_membership_lost(const std::string& reason);
+  void drop_communicator();
   void join();
   Endpoint::Options data_port() const;
 
@@ -77,7 +81,10 @@ class Job {
   std::unique_ptr<Coordinator> coordinator_;   // on the chief, without a launcher's
   std::unique_ptr<Member> member_;             // empty when alone
   std::map<std::string, std::string> values_;  // of a process alone
-  std::unique_ptr<Communicator> communicator_;
+
+  std::mutex mutex_;                            // the Member's thread may end what waits in the communicator
+  std::optional<std::string> ended_;            // protected by mutex_: why the job has ended
+  std::unique_ptr<Communicator> communicator_;  // set under mutex_
 };
 
 }  // namespace muster

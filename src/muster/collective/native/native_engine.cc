@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/tune.h"
 #include "muster/collective/choice.h"
+#include "muster/collective/native/native_host.h"
 
 namespace muster {
 namespace {
@@ -101,6 +102,16 @@ void NativeEngine::abort(const std::string& reason) {
   failure_.set(Failure::Kind::kAborted, reason);
   if (watch_) watch_->tell(Failure::Kind::kAborted, reason);
   wake_self();
+}
+
+std::unique_ptr<SharedHost> NativeEngine::share_host(Communicator& communicator) {
+  if (!host_) return Engine::share_host(communicator);
+  return std::make_unique<NativeHost>(NativeHost::Options{.communicator = communicator,
+                                                          .group = *host_,
+                                                          .memory = memory_,
+                                                          .failure = failure_,
+                                                          .ranks = ranks_,
+                                                          .peers = *watch_});
 }
 
 const Plan& NativeEngine::plan_of(const Operation& operation) {

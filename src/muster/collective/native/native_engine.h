@@ -31,6 +31,7 @@ class NativeEngine : public Engine {
                                 const Exchange& exchange, GroupState& state) override;
   void abort(const std::string& reason) override;
   const Topology& topology() const override { return *topology_; }
+  std::unique_ptr<SharedHost> share_host(Communicator& communicator) override;
   std::string explain(const Operation& operation) const override;
 
  private:

@@ -1,0 +1,54 @@
+#include "muster/collective/native/native_host.h"
+
+#include <vector>
+
+namespace muster {
+namespace {
+
+std::vector<int> ranks_of(const HostGroup& group) {
+  std::vector<int> ranks;
+  for (int i = 0; i < group.size(); ++i) ranks.push_back(group.peer(i).rank);
+  return ranks;
+}
+
+}  // namespace
+
+NativeHost::NativeHost(Options options)
+    : SharedHost(ranks_of(options.group), options.group.index()), options_(std::move(options)) {}
+
+std::shared_ptr<void> NativeHost::share(size_t bytes) {
+  const auto& memory = options_.memory;
+  void* block = is_leader() ? memory->allocate(bytes, size()) : nullptr;
+  const int64_t mine = is_leader() ? static_cast<int64_t>(memory->arena()->offset_of(block)) : 0;
+  std::vector<int64_t> places(static_cast<size_t>(options_.communicator.size()));
+  options_.communicator.all_gather(&mine, places.data(), 1, DType::kInt64);
+  const HostPeer& leader = options_.group.peer(0);
+  if (!is_leader()) block = leader.arena->at(static_cast<size_t>(places[static_cast<size_t>(leader.rank)]));
+  // The leader's arena stays mapped for as long as anybody here uses the block.
+  return {block, [memory, arena = leader.arena, owner = is_leader()](void* data) {
+            HostMemory::release(data);
+            if (owner) memory->retire(data);
+          }};
+}
+
+uint64_t NativeHost::place_of(const void* data, size_t bytes) const {
+  const Arena& arena = *options_.memory->arena();
+  return arena.contains(data, bytes) ? arena.offset_of(data) : 0;
+}
+
+void* NativeHost::at(int index, uint64_t place) const {
+  return options_.group.peer(index).arena->at(place);
+}
+
+void NativeHost::check(const std::string& during, const std::vector<int>& waited_for) const {
+  if (options_.failure.raised()) options_.failure.check(during);
+  for (const int rank : waited_for) {
+    if (!options_.peers.given_up(rank)) continue;
+    const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
+    options_.failure.fail(
+        Failure::Kind::kPeerLost,
+        fmt::format("rank {} (host {}, pid {}) has left the group", rank, info.host_name, info.pid), during);
+  }
+}
+
+}  // namespace muster

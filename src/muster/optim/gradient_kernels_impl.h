@@ -1,0 +1,184 @@
+// Sums of gradients and of squares: a part of update_kernels_impl.h, to which its rules apply.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "muster/optim/gradients.h"
+
+namespace muster {
+namespace {
+
+// A tile of accumulators stays in the first-level cache, beside as much of four sources.
+constexpr size_t kTile = 1024;
+
+// As many sources are read at once.
+constexpr size_t kTogether = 4;
+
+template <typename T>
+struct Source {
+  const T* data;
+  T weight;
+};
+
+// sum = weighted sources, on top of `before` if kMore. Any of them may be the sum.
+template <typename T, size_t kSources, bool kMore>
+void combine(const Source<T>* sources, const T* before, T* sum, size_t count) {
+  const auto [a, weight_a] = sources[0];
+  const auto [b, weight_b] = sources[kSources > 1 ? 1 : 0];
+  const auto [c, weight_c] = sources[kSources > 2 ? 2 : 0];
+  const auto [d, weight_d] = sources[kSources > 3 ? 3 : 0];
+#pragma GCC ivdep
+  for (size_t i = 0; i < count; ++i) {
+    T total = weight_a * a[i];
+    if constexpr (kMore) total = before[i] + total;
+    if constexpr (kSources > 1) total = total + weight_b * b[i];
+    if constexpr (kSources > 2) total = total + weight_c * c[i];
+    if constexpr (kSources > 3) total = total + weight_d * d[i];
+    sum[i] = total;
+  }
+}
+
+template <typename T, bool kMore>
+void combine_group(std::span<const Source<T>> group, const T* before, T* sum, size_t count) {
+  switch (group.size()) {
+    case 1:
+      return combine<T, 1, kMore>(group.data(), before, sum, count);
+    case 2:
+      return combine<T, 2, kMore>(group.data(), before, sum, count);
+    case 3:
+      return combine<T, 3, kMore>(group.data(), before, sum, count);
+    default:
+      return combine<T, 4, kMore>(group.data(), before, sum, count);
+  }
+}
+
+void widen(const BFloat16* source, float* tile, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(source[i].bits) << 16;
+    tile[i] = __builtin_bit_cast(float, bits);
+  }
+}
+
+void widen(const Float16* source, float* tile, size_t count) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
+    _mm256_storeu_ps(tile + i, _mm256_cvtph_ps(half));
+  }
+#endif
+  for (; i < count; ++i) tile[i] = to_float(source[i]);
+}
+
+// Sources of T, summed in A. The last group writes the sum: it may be a source of any group.
+template <typename T, typename A>
+void add_up_as(std::span<const WeightedSource> sources, A* sum, size_t count) {
+  constexpr bool kWiden = !__is_same(T, A);
+  alignas(64) A totals[kTile];
+  alignas(64) A wide[kWiden ? kTogether : 1][kTile];
+  const size_t tile = kWiden || sources.size() > kTogether ? kTile : count;
+  for (size_t at = 0; at < count; at += tile) {
+    const size_t size = count - at < tile ? count - at : tile;
+    for (size_t first = 0; first < sources.size(); first += kTogether) {
+      const bool last = sources.size() - first <= kTogether;
+      const size_t together = last ? sources.size() - first : kTogether;
+      Source<A> group[kTogether];
+      for (size_t i = 0; i < together; ++i) {
+        const T* data = static_cast<const T*>(sources[first + i].data) + at;
+        group[i].weight = static_cast<A>(sources[first + i].weight);
+        if constexpr (kWiden) {
+          widen(data, wide[i], size);
+          group[i].data = wide[i];
+        } else {
+          group[i].data = data;
+        }
+      }
+      A* destination = last ? sum + at : totals;
+      if (first == 0) {
+        combine_group<A, false>({group, together}, nullptr, destination, size);
+      } else {
+        combine_group<A, true>({group, together}, totals, destination, size);
+      }
+    }
+  }
+}
+
+void add_up_kernel(DType dtype, std::span<const WeightedSource> sources, void* sum, size_t count) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return add_up_as<double>(sources, static_cast<double*>(sum), count);
+    case DType::kFloat16:
+      return add_up_as<Float16>(sources, static_cast<float*>(sum), count);
+    case DType::kBFloat16:
+      return add_up_as<BFloat16>(sources, static_cast<float*>(sum), count);
+    default:
+      return add_up_as<float>(sources, static_cast<float*>(sum), count);
+  }
+}
+
+// In sixteen sums, whatever the width of a register, so that every build adds in the same order. All pieces
+// but the last have a multiple of sixteen elements.
+class SquareSum {
+ public:
+  template <typename T>
+  void add(const T* data, size_t count) {
+    typedef double Doubles __attribute__((vector_size(kWidth * sizeof(double))));
+    typedef T Values __attribute__((vector_size(kWidth * sizeof(T))));
+    Doubles sums[kLanes / kWidth];
+    __builtin_memcpy(sums, lanes_, sizeof(sums));
+    size_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) {
+#pragma GCC unroll 8
+      for (size_t i = 0; i < kLanes / kWidth; ++i) {
+        Values values;
+        __builtin_memcpy(&values, data + at + i * kWidth, sizeof(values));
+        const Doubles wide = __builtin_convertvector(values, Doubles);
+        sums[i] += wide * wide;
+      }
+    }
+    __builtin_memcpy(lanes_, sums, sizeof(sums));
+    for (size_t lane = 0; at < count; ++at, ++lane) {
+      const auto wide = static_cast<double>(data[at]);
+      lanes_[lane] += wide * wide;
+    }
+  }
+
+  double total() const {
+    double sums[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) sums[i] = lanes_[i];
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    return sums[0];
+  }
+
+ private:
+#if defined(__AVX512F__)
+  static constexpr size_t kWidth = 8;
+#elif defined(__AVX2__)
+  static constexpr size_t kWidth = 4;
+#else
+  static constexpr size_t kWidth = 2;
+#endif
+  static constexpr size_t kLanes = 16;
+
+  double lanes_[kLanes] = {};
+};
+
+double sum_of_squares_kernel(DType dtype, const void* data, size_t count) {
+  SquareSum sum;
+  if (dtype == DType::kFloat64) {
+    sum.add(static_cast<const double*>(data), count);
+  } else {
+    sum.add(static_cast<const float*>(data), count);
+  }
+  return sum.total();
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,149 @@
+#include "muster/optim/gradients.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+std::vector<std::vector<float>> random_gradients(size_t sources, size_t count) {
+  std::mt19937_64 generator(3);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> gradients(sources, std::vector<float>(count));
+  for (auto& gradient : gradients) {
+    for (float& value : gradient) value = normal(generator);
+  }
+  return gradients;
+}
+
+std::vector<WeightedSource> weighted(const std::vector<std::vector<float>>& gradients, double weight = 1) {
+  std::vector<WeightedSource> sources;
+  for (const auto& gradient : gradients) sources.push_back({.data = gradient.data(), .weight = weight});
+  return sources;
+}
+
+constexpr size_t kCount = 2077;
+
+TEST(AddUp, WithWeightsOfOneItIsThePlainSumBitForBit) {
+  for (size_t sources = 1; sources <= 13; ++sources) {
+    const auto gradients = random_gradients(sources, kCount);
+    std::vector<float> expected = gradients[0];
+    for (size_t k = 1; k < sources; ++k) {
+      for (size_t i = 0; i < kCount; ++i) expected[i] += gradients[k][i];
+    }
+    std::vector<float> sum(kCount, -1);
+    add_up(DType::kFloat32, weighted(gradients), sum.data(), kCount);
+    EXPECT_EQ(sum, expected) << sources << " sources";
+  }
+}
+
+TEST(AddUp, EverySourceCountsByItsWeight) {
+  for (size_t sources = 1; sources <= 9; ++sources) {
+    std::vector<std::vector<double>> gradients(sources, std::vector<double>(kCount));
+    std::vector<WeightedSource> list;
+    std::vector<double> expected(kCount);
+    for (size_t k = 0; k < sources; ++k) {
+      const double weight = 0.5 + static_cast<double>(k);
+      for (size_t i = 0; i < kCount; ++i) {
+        gradients[k][i] = static_cast<double>(i * (k + 1) % 17);
+        expected[i] += weight * gradients[k][i];
+      }
+      list.push_back({.data = gradients[k].data(), .weight = weight});
+    }
+    std::vector<double> sum(kCount, -1);
+    add_up(DType::kFloat64, list, sum.data(), kCount);
+    EXPECT_EQ(sum, expected) << sources << " sources";  // exact: small multiples of a half
+  }
+}
+
+TEST(AddUp, TheSumMayBeAnyOfTheSources) {
+  for (const size_t sources : {1, 2, 4, 5, 9}) {
+    for (size_t target = 0; target < sources; ++target) {
+      auto gradients = random_gradients(sources, kCount);
+      std::vector<float> expected(kCount);
+      add_up(DType::kFloat32, weighted(gradients, 0.3), expected.data(), kCount);
+      add_up(DType::kFloat32, weighted(gradients, 0.3), gradients[target].data(), kCount);
+      EXPECT_EQ(gradients[target], expected) << sources << " sources into number " << target;
+    }
+  }
+}
+
+template <typename Half>
+void expect_halves_summed_in_float(DType dtype, Half (*convert)(float)) {
+  for (const size_t sources : {1, 3, 6}) {
+    const auto gradients = random_gradients(sources, kCount);
+    std::vector<std::vector<Half>> halves(sources, std::vector<Half>(kCount));
+    std::vector<WeightedSource> list;
+    std::vector<float> expected(kCount);
+    for (size_t k = 0; k < sources; ++k) {
+      for (size_t i = 0; i < kCount; ++i) {
+        halves[k][i] = convert(gradients[k][i]);
+        const float product = 0.25F * to_float(halves[k][i]);
+        expected[i] = k == 0 ? product : expected[i] + product;
+      }
+      list.push_back({.data = halves[k].data(), .weight = 0.25});
+    }
+    std::vector<float> sum(kCount, -1);
+    add_up(dtype, list, sum.data(), kCount);
+    EXPECT_EQ(sum, expected) << sources << " sources of " << name_of(dtype);
+  }
+}
+
+TEST(AddUp, SixteenBitSourcesAreSummedInFloat32) {
+  expect_halves_summed_in_float<Float16>(DType::kFloat16, to_float16);
+  expect_halves_summed_in_float<BFloat16>(DType::kBFloat16, to_bfloat16);
+}
+
+TEST(AddUp, NoSourcesGiveZeros) {
+  std::vector<float> sum(5, 3);
+  add_up(DType::kBFloat16, {}, sum.data(), 4);
+  EXPECT_EQ(sum, (std::vector<float>{0, 0, 0, 0, 3}));
+}
+
+TEST(AddUp, IntegersAreRefused) {
+  int32_t sum = 0;
+  EXPECT_THROW(add_up(DType::kInt32, {}, &sum, 1), InvalidArgument);
+}
+
+TEST(SumOfSquares, IsExactForSmallIntegers) {
+  for (const size_t count : {0, 1, 15, 16, 17, 1000, 4097}) {
+    std::vector<float> singles(count);
+    std::vector<double> doubles(count);
+    double expected = 0;
+    for (size_t i = 0; i < count; ++i) {
+      doubles[i] = static_cast<double>(i % 100) - 50;
+      singles[i] = static_cast<float>(doubles[i]);
+      expected += doubles[i] * doubles[i];
+    }
+    EXPECT_EQ(sum_of_squares(DType::kFloat32, singles.data(), count), expected) << count;
+    EXPECT_EQ(sum_of_squares(DType::kFloat64, doubles.data(), count), expected) << count;
+  }
+}
+
+TEST(SumOfSquares, LargeFloatsDoNotOverflow) {
+  const std::vector<float> values(100, 3e38F);
+  EXPECT_NEAR(sum_of_squares(DType::kFloat32, values.data(), values.size()) / 9e78, 1, 1e-6);
+}
+
+TEST(SumOfSquares, InfinityAndNanShowWhereverTheyAre) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (size_t at = 0; at < 37; ++at) {
+      std::vector<float> values(37, 1);
+      values[at] = bad;
+      EXPECT_FALSE(std::isfinite(sum_of_squares(DType::kFloat32, values.data(), values.size())));
+    }
+  }
+}
+
+TEST(SumOfSquares, OtherTypesAreRefused) {
+  EXPECT_THROW(sum_of_squares(DType::kFloat16, nullptr, 0), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster

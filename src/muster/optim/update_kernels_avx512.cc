@@ -1,0 +1,8 @@
+#include "muster/optim/update_kernels_impl.h"
+
+namespace muster {
+
+extern const UpdateKernels kAvx512UpdateKernels;
+const UpdateKernels kAvx512UpdateKernels = make_kernels("AVX-512");
+
+}  // namespace muster

@@ -1,0 +1,8 @@
+#include "muster/optim/update_kernels_impl.h"
+
+namespace muster {
+
+extern const UpdateKernels kPortableUpdateKernels;
+const UpdateKernels kPortableUpdateKernels = make_kernels("portable");
+
+}  // namespace muster

@@ -1,0 +1,76 @@
+#pragma once
+
+// How a parameter changes with its gradient: one rule for all parameters of a model, as a single pass over
+// ranges of flat memory. A rule has no state of its own: what it remembers of a parameter (momentum, second
+// moments) lies in slots of the same size as the parameter, which the caller keeps, zeroed at first.
+//
+//   auto rule = sgd({.lr = 0.05, .momentum = 0.9});                      // rules.h
+//   rule->apply({.parameter = w, .gradient = g, .slots = {m}, .count = n}, {.step = 1, .lr = rule->lr()});
+//
+// Ranges may be cut anywhere and updated in any order, by any thread or process: the bits are the same.
+// A rule whose step depends on norms of the whole parameter (LARS, LAMB) is applied in two passes: measure()
+// over all ranges of the parameter, whose sums are added up in the order of the ranges, then apply() with
+// them.
+//
+// Rules are immutable and thread-safe.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "muster/base/dtype.h"
+
+namespace muster {
+
+/// The most slots that any rule has.
+constexpr size_t kMostSlots = 3;
+
+/// A piece of one parameter. Nothing overlaps.
+struct UpdateRange {
+  DType dtype = DType::kFloat32;  ///< of all three: float32 or float64
+  void* parameter = nullptr;
+  const void* gradient = nullptr;
+  std::array<void*, kMostSlots> slots = {};
+  size_t count = 0;
+};
+
+/// What holds for one update of one parameter.
+struct UpdateNow {
+  int64_t step = 1;           ///< how many updates this parameter has had, with this one
+  double lr = 0;              ///< the learning rate, after schedules
+  double gradient_scale = 1;  ///< the gradient is multiplied by it first: averages, clipping, loss scales
+  bool adapt = true;          ///< LARS and LAMB only: false for biases and norms, which keep the plain rate
+};
+
+/// Sums of squares over a parameter, for the rules that measure.
+struct Norms {
+  double parameter = 0;
+  double update = 0;  ///< of what the rule compares with the parameter: the gradient (LARS), the step (LAMB)
+
+  Norms& operator+=(const Norms& other) {
+    parameter += other.parameter;
+    update += other.update;
+    return *this;
+  }
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  virtual const char* name() const = 0;  ///< "sgd", "adam", ...
+  virtual double lr() const = 0;         ///< the learning rate that it was made with
+  virtual size_t slots() const = 0;      ///< how many it needs
+  virtual bool measures() const { return false; }
+
+  /// The first pass of a rule that measures; it may change the slots, never the parameter.
+  virtual Norms measure(const UpdateRange& range, const UpdateNow& now) const;
+
+  /// The update. `norms` are those of the whole parameter.
+  virtual void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms = {}) const = 0;
+};
+
+using UpdateRulePtr = std::shared_ptr<const UpdateRule>;  // shared: rules are values that nobody changes
+
+}  // namespace muster

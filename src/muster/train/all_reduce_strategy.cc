@@ -1,0 +1,405 @@
+#include "muster/train/all_reduce_strategy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "muster/base/cpu.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+#include "muster/collective/kernels.h"
+
+namespace muster {
+namespace {
+
+using Clock = Deadline::Clock;
+
+}  // namespace
+
+AllReduceStrategy::AllReduceStrategy(Options options)
+    : options_(std::move(options)),
+      communicator_(options_.communicator),
+      host_(communicator_.host()),
+      patience_(Patience::of(host_.size(), available_cores())),
+      substitutes_(options_.parameters.size()),
+      updates_(options_.parameters.size()),
+      norms_(options_.parameters.size()) {
+  find_hosts();
+  allocate();
+}
+
+AllReduceStrategy::~AllReduceStrategy() = default;
+
+void AllReduceStrategy::find_hosts() {
+  int32_t leaders = host_.is_leader() ? 1 : 0;
+  communicator_.all_reduce(&leaders, 1, DType::kInt32);
+  hosts_ = leaders;
+  int64_t bucket = static_cast<int64_t>(options_.bucket_bytes);
+  if (hosts_ > 1) {
+    between_ = communicator_.split(host_.is_leader() ? 0 : -1);
+    if (bucket == 0) {
+      const size_t most = ParameterLayout(options_.parameters, 1).state_bytes();
+      if (between_) bucket = static_cast<int64_t>(measure_bucket(*between_, most));
+      communicator_.broadcast(&bucket, 1, DType::kInt64, 0);
+    }
+  }
+  layout_.emplace(options_.parameters, static_cast<size_t>(bucket));
+}
+
+std::byte* AllReduceStrategy::share(size_t bytes) {
+  memory_.push_back(host_.share(bytes));
+  return static_cast<std::byte*>(memory_.back().get());
+}
+
+void AllReduceStrategy::allocate() {
+  buffers_.parameters = share(layout_->bytes());
+  for (size_t slot = 0; slot < options_.rule->slots(); ++slot) {
+    buffers_.slots[slot] = share(layout_->state_bytes());
+  }
+  const auto& parameters = layout_->parameters();
+  if (std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.has_master(); }))
+    buffers_.master = share(layout_->state_bytes());
+  board_.emplace(host_, StepBoard::Shape{.parameters = layout_->size(),
+                                         .chunks = layout_->chunks().size(),
+                                         .buckets = layout_->buckets().size()});
+  if (hosts_ > 1 || options_.clip_norm > 0 || options_.check_finite || options_.rule->measures())
+    buffers_.sums = share(layout_->state_bytes());
+  update_.emplace(*layout_, *options_.rule, buffers_);
+  if (between_) {
+    courier_ = std::make_unique<Courier>(Courier::Options{.workers = communicator_,
+                                                          .between = std::move(between_),
+                                                          .layout = *layout_,
+                                                          .board = *board_,
+                                                          .sums = buffers_.sums});
+  }
+}
+
+std::string AllReduceStrategy::explain() const {
+  if (communicator_.size() == 1) return "one worker";
+  std::string text = fmt::format("all-reduce: {} workers on {} host{}", communicator_.size(), hosts_,
+                                 hosts_ == 1 ? "" : "s");
+  if (host_.size() > 1) text += "; those of a host share parameters and updates";
+  if (hosts_ > 1)
+    text += fmt::format(
+        "; {} buckets of about {} between hosts{}", layout_->buckets().size(),
+        format_bytes(layout_->buckets().empty()
+                         ? 0
+                         : layout_->buckets().front().count * size_of(layout_->buckets().front().dtype)),
+        options_.bucket_bytes == 0 ? ", as measured" : "");
+  return text;
+}
+
+void AllReduceStrategy::adopt_parameters() {
+  if (host_.is_leader() && buffers_.master != nullptr) {
+    for (size_t i = 0; i < layout_->size(); ++i) {
+      const ParameterInfo& info = (*layout_)[i];
+      if (!info.has_master()) continue;
+      kernels().convert(info.dtype, buffers_.parameters + layout_->offset(i), info.state_dtype(),
+                        buffers_.master + layout_->state_offset(i), info.count());
+    }
+  }
+  communicator_.barrier();
+}
+
+void AllReduceStrategy::begin(const StepStart& start) {
+  start_ = start;
+  ++round_;
+  settled_ = 0;
+  waited_ = worked_ = {};
+  ++uses_[kReduce];
+  board_->announce(round_, {.weight = start.weight, .total = start.total, .changed = start.changed});
+  if (courier_) courier_->begin(round_);
+}
+
+void AllReduceStrategy::deliver(size_t parameter, const void* gradient, bool held) {
+  if (gradient == nullptr) return;
+  const ParameterInfo& info = (*layout_)[parameter];
+  const size_t bytes = info.count() * size_of(info.dtype);
+  uint64_t place = host_.place_of(gradient, bytes);
+  if (place == 0) {
+    auto& substitute = substitutes_[parameter];
+    if (!substitute) substitute = communicator_.allocate(bytes);
+    memcpy(substitute.get(), gradient, bytes);
+    place = host_.place_of(substitute.get(), bytes);
+  }
+  board_->deliver(round_, parameter, place, held);
+  // On one host whoever has ended its own backward pass does this; for other hosts the sums must leave early.
+  if (hosts_ > 1) {
+    while (take_chunk(kReduce, [this](size_t chunk) { reduce(chunk); })) {
+    }
+  }
+}
+
+std::vector<WeightedSource> AllReduceStrategy::sources_of(size_t parameter) const {
+  std::vector<WeightedSource> sources;
+  for (int i = 0; i < host_.size(); ++i) {
+    const double weight = board_->announcement(i, round_).weight;
+    const auto delivery = board_->delivery(i, round_, parameter);
+    if (delivery.exists && weight != 0) sources.push_back({delivery.data, weight});
+  }
+  return sources;
+}
+
+// Whether all workers of the host have said what they bring for the chunk's parameter, and whether it may
+// change now.
+bool AllReduceStrategy::ready(size_t chunk) {
+  const size_t parameter = layout_->chunks()[chunk].parameter;
+  while (settled_ <= parameter) {
+    bool held = false;
+    bool ended = true;
+    for (int i = 0; i < host_.size(); ++i) {
+      if (!board_->settled(i, round_, settled_)) return false;
+      held = held || board_->delivery(i, round_, settled_).held;
+      ended = ended && board_->completed(i, round_);
+    }
+    if (held && !ended && buffers_.sums == nullptr) return false;
+    ++settled_;
+  }
+  return true;
+}
+
+void AllReduceStrategy::reduce(size_t chunk) {
+  const auto& piece = layout_->chunks()[chunk];
+  update_->reduce(piece, sources_of(piece.parameter));
+  if (hosts_ == 1) {
+    board_->norms(chunk).gradient = update_->square(piece);
+  } else {
+    const auto done = board_->bucket_done(piece.bucket).fetch_add(1) + 1;
+    if (done % layout_->buckets()[piece.bucket].chunks == 0) wake(board_->courier_bell());
+  }
+}
+
+void AllReduceStrategy::reduce_and_apply(size_t chunk) {
+  const auto& piece = layout_->chunks()[chunk];
+  const auto sources = sources_of(piece.parameter);
+  if (!sources.empty()) update_->reduce_and_apply(piece, sources, now_of(piece.parameter));
+}
+
+UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
+  return {.step = updates_[parameter] + 1,
+          .lr = start_.lr,
+          .gradient_scale = scale_,
+          .adapt = (*layout_)[parameter].shape.size() > 1};
+}
+
+bool AllReduceStrategy::all_taken(Stage stage) {
+  return board_->tally(stage).taken.load(std::memory_order_acquire) >=
+         uses_[stage] * layout_->chunks().size();
+}
+
+// Takes the next chunk if it is ready. False when it is not, or there is none.
+template <typename Work>
+bool AllReduceStrategy::take_chunk(Stage stage, const Work& work) {
+  const size_t chunks = layout_->chunks().size();
+  const uint64_t first = (uses_[stage] - 1) * chunks;
+  auto& tally = board_->tally(stage);
+  uint64_t next = tally.taken.load(std::memory_order_acquire);
+  do {
+    if (next >= first + chunks || (stage == kReduce && !ready(next - first))) return false;
+  } while (!tally.taken.compare_exchange_weak(next, next + 1));
+  const auto start = Clock::now();
+  work(next - first);
+  if (tally.done.fetch_add(1) + 1 == first + chunks) board_->wake_all();
+  worked_ += Clock::now() - start;
+  return true;
+}
+
+template <typename Work>
+void AllReduceStrategy::run_stage(Stage stage, const Work& work) {
+  if (stage != kReduce) ++uses_[stage];  // begin() has counted that one
+  while (!all_taken(stage)) {
+    if (take_chunk(stage, work)) continue;
+    wait([&] {
+      if (all_taken(stage)) return true;
+      const uint64_t first = (uses_[stage] - 1) * layout_->chunks().size();
+      const uint64_t next = board_->tally(stage).taken.load(std::memory_order_acquire);
+      return stage != kReduce || ready(std::min(next - first, layout_->chunks().size() - 1));
+    });
+  }
+  wait([&] {
+    return board_->tally(stage).done.load(std::memory_order_acquire) >=
+           uses_[stage] * layout_->chunks().size();
+  });
+}
+
+StepResult AllReduceStrategy::finish(double loss) {
+  board_->complete(round_, loss);
+  StepResult result;
+  const bool fused = buffers_.sums == nullptr;
+  const auto reduce_chunk = [this](size_t chunk) { reduce(chunk); };
+  StepBoard::Control control;
+  if (hosts_ > 1) {
+    run_stage(kReduce, reduce_chunk);
+    wait([this] { return board_->round_arrived().load(std::memory_order_acquire) >= round_; });
+    control = board_->control();
+  } else {
+    control = gather_control();
+  }
+  agree_on_change(control);
+  result.changed = control.changed > 0;
+  result.finished = control.total == 0 && !result.changed;
+  if (control.total == 0) {
+    if (hosts_ == 1) --uses_[kReduce];  // nobody has taken anything
+    return result;
+  }
+  scale_ = start_.gradient_scale / control.total;
+  result.applied = true;
+  if (hosts_ == 1) {
+    if (fused) {
+      run_stage(kReduce, [this](size_t chunk) { reduce_and_apply(chunk); });
+    } else {
+      run_stage(kReduce, reduce_chunk);
+    }
+    wait([this] {
+      for (int i = 0; i < host_.size(); ++i) {
+        if (!board_->completed(i, round_)) return false;
+      }
+      return true;
+    });
+    for (int i = 0; i < host_.size(); ++i) {
+      const double total = board_->announcement(i, round_).total;
+      if (total > 0) control.loss += total * board_->loss(i, round_);
+    }
+  }
+  result.total = control.total;
+  result.loss = control.loss / control.total;
+  if (!fused) find_norm(result);
+  if (!fused && result.applied) {
+    if (options_.rule->measures()) {
+      run_stage(kMeasure, [this](size_t chunk) {
+        const auto& piece = layout_->chunks()[chunk];
+        if (!touched(piece.parameter)) return;
+        const Norms norms = update_->measure(piece, now_of(piece.parameter));
+        board_->norms(chunk).parameter = norms.parameter;
+        board_->norms(chunk).update = norms.update;
+      });
+      std::fill(norms_.begin(), norms_.end(), Norms{});
+      for (size_t chunk = 0; chunk < layout_->chunks().size(); ++chunk) {
+        const auto& norms = board_->norms(chunk);
+        norms_[layout_->chunks()[chunk].parameter] += {norms.parameter, norms.update};
+      }
+    }
+    run_stage(kApply, [this](size_t chunk) {
+      const auto& piece = layout_->chunks()[chunk];
+      if (touched(piece.parameter)) update_->apply(piece, now_of(piece.parameter), norms_[piece.parameter]);
+    });
+  }
+  if (result.applied) {
+    for (size_t i = 0; i < layout_->size(); ++i) updates_[i] += touched(i) ? 1 : 0;
+  }
+  ++step_;
+  result.wait = waited_;
+  result.update = worked_;
+  return result;
+}
+
+bool AllReduceStrategy::touched(size_t parameter) {
+  if (hosts_ > 1) return board_->touched(parameter) > 0;
+  for (int i = 0; i < host_.size(); ++i) {
+    if (board_->announcement(i, round_).weight != 0 && board_->delivery(i, round_, parameter).exists)
+      return true;
+  }
+  return false;
+}
+
+// On one host, what all workers said when they began; their losses come later.
+StepBoard::Control AllReduceStrategy::gather_control() {
+  wait([this] {
+    for (int i = 0; i < host_.size(); ++i) {
+      if (!board_->announced(i, round_)) return false;
+    }
+    return true;
+  });
+  StepBoard::Control control;
+  for (int i = 0; i < host_.size(); ++i) {
+    control.total += board_->announcement(i, round_).total;
+    control.changed += board_->announcement(i, round_).changed ? 1 : 0;
+  }
+  return control;
+}
+
+void AllReduceStrategy::agree_on_change(const StepBoard::Control& control) const {
+  const int workers = communicator_.size();
+  if (control.changed == 0 || control.changed == workers) return;
+  raise<InvalidArgument>(
+      "the parameters of the model changed before step {} on {} of {} workers, {} this one: all must change "
+      "their models in the same step",
+      step_ + 1, control.changed, workers, start_.changed ? "also on" : "but not on");
+}
+
+void AllReduceStrategy::find_norm(StepResult& result) {
+  const auto& chunks = layout_->chunks();
+  if (hosts_ > 1 && (options_.clip_norm > 0 || options_.check_finite)) {
+    run_stage(kNorm, [&](size_t chunk) { board_->norms(chunk).gradient = update_->square(chunks[chunk]); });
+  }
+  if (options_.clip_norm == 0 && !options_.check_finite) return;
+  double sum = 0;
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) sum += board_->norms(chunk).gradient;
+  result.gradient_norm = std::sqrt(sum) * std::abs(scale_);
+  if (options_.check_finite && !std::isfinite(result.gradient_norm)) result.applied = false;
+  constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
+  if (options_.clip_norm > 0 && result.gradient_norm > options_.clip_norm)
+    scale_ *= options_.clip_norm / (result.gradient_norm + kEpsilon);
+}
+
+template <typename Ready>
+void AllReduceStrategy::wait(const Ready& is_ready) {
+  if (is_ready()) return;
+  const auto since = Clock::now();
+  bool warned = false;
+  wait_until(board_->bell(), patience_, is_ready, [&] { check_waiting(since, warned); });
+  waited_ += Clock::now() - since;
+}
+
+void AllReduceStrategy::check_waiting(Clock::time_point since, bool& warned) {
+  if (courier_) courier_->check();
+  std::vector<int> ranks;
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
+  const bool late = waited > options_.timeout;
+  std::string who = who_is_missing(&ranks);
+  host_.check(fmt::format("step {}", step_ + 1), ranks);
+  if (waited <= options_.stall_warning && !late) return;
+  const std::string text = fmt::format("{}; waiting for {}", who, format_duration(waited));
+  if (!warned) log_warning("{}", text);
+  warned = true;
+  if (!late) return;
+  communicator_.abort(text);
+  throw DeadlineExceeded(text);
+}
+
+// Who of this host has not delivered what; those of other hosts are the courier's.
+std::string AllReduceStrategy::who_is_missing(std::vector<int>* ranks) const {
+  constexpr size_t kNamed = 5;
+  std::string text;
+  for (int i = 0; i < host_.size(); ++i) {
+    if (board_->completed(i, round_)) continue;
+    const int rank = host_.ranks()[static_cast<size_t>(i)];
+    ranks->push_back(rank);
+    std::vector<std::string> names;
+    for (size_t p = 0; p < layout_->size(); ++p) {
+      if (!board_->settled(i, round_, p)) names.push_back((*layout_)[p].name);
+    }
+    const size_t more = names.size() - std::min(names.size(), kNamed);
+    names.resize(names.size() - more);
+    if (!text.empty()) text += "; ";
+    text += options_.describe(rank);
+    if (!board_->announced(i, round_)) {
+      text += fmt::format(" has not begun step {}", step_ + 1);
+    } else if (names.empty()) {
+      text += fmt::format(" has not ended the backward pass of step {}", step_ + 1);
+    } else {
+      text += fmt::format(" has not delivered {}{} to step {}", fmt::join(names, ", "),
+                          more > 0 ? fmt::format(" and {} more", more) : "", step_ + 1);
+    }
+  }
+  if (!text.empty()) return text;
+  return fmt::format(hosts_ > 1 ? "other hosts have not delivered their sums to step {}"
+                                : "other workers are still updating the parameters in step {}",
+                     step_ + 1);
+}
+
+}  // namespace muster

@@ -1,0 +1,123 @@
+#pragma once
+
+// Training by all-reduce: the average of all workers' gradients, without a centre.
+//
+// Inside a host the parameters and the optimizer's state exist once, in shared memory. When the gradients of
+// a parameter have been delivered by all workers, whoever is free takes a chunk of it, reads the gradients
+// where autograd wrote them, adds them up in the order of the workers, and updates the parameter in the same
+// pass. So nothing is gathered, nothing is updated twice, and a worker that is done early works for one that
+// is late; and the bits do not depend on who did what. Between hosts, the sums go into a flat buffer, and the
+// courier (courier.h) adds up its buckets with those of the other hosts while backward goes on; then each
+// host updates its own copy. Where workers share no memory, each is a host of its own.
+//
+// Stages of a step: reduce, then the courier, then the norm of the gradient, the rule's measure, apply; those
+// that are not needed are left out, and on one host reduce and apply are one.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/collective/communicator.h"
+#include "muster/optim/update_rule.h"
+#include "muster/train/chunk_update.h"
+#include "muster/train/courier.h"
+#include "muster/train/step_board.h"
+#include "muster/train/strategy.h"
+
+namespace muster {
+
+class AllReduceStrategy : public Strategy {
+ public:
+  struct Options {
+    Communicator& communicator;             ///< of all workers; outlives this
+    std::vector<ParameterInfo> parameters;  ///< the same on all workers, in the same order
+    UpdateRulePtr rule;
+    bool check_finite = false;  ///< keep the parameters when a gradient is infinite or not a number
+    double clip_norm = 0;       ///< of the averaged gradient; 0: none
+    size_t bucket_bytes = 0;    ///< 0: measured
+    std::chrono::milliseconds timeout{std::chrono::minutes(10)};  ///< for the other workers, in each step
+    std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};
+    std::function<std::string(int rank)> describe;  ///< "worker 2 (host b, pid 4711)"
+  };
+
+  /// Called by all workers.
+  explicit AllReduceStrategy(Options options);
+  ~AllReduceStrategy() override;
+
+  std::string explain() const override;
+  const ParameterLayout& layout() const override { return *layout_; }
+  std::shared_ptr<std::byte> parameters() override {
+    return std::static_pointer_cast<std::byte>(memory_.front());
+  }
+  std::byte* slot(size_t slot) override { return buffers_.slots[slot]; }
+  bool initialises() const override { return host_.is_leader(); }
+  int64_t updates(size_t parameter) const override { return updates_[parameter]; }
+  void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
+  void adopt_parameters() override;
+
+  void begin(const StepStart& start) override;
+  void deliver(size_t parameter, const void* gradient, bool held) override;
+  StepResult finish(double loss) override;
+
+ private:
+  enum Stage : size_t { kReduce, kNorm, kMeasure, kApply };
+
+  void find_hosts();
+  void allocate();
+  std::byte* share(size_t bytes);
+
+  // One chunk.
+  bool ready(size_t chunk);
+  void reduce(size_t chunk);
+  void reduce_and_apply(size_t chunk);
+  std::vector<WeightedSource> sources_of(size_t parameter) const;
+  UpdateNow now_of(size_t parameter) const;
+
+  // All chunks of a stage, shared with the host's other workers.
+  template <typename Work>
+  void run_stage(Stage stage, const Work& work);
+  template <typename Work>
+  bool take_chunk(Stage stage, const Work& work);
+  bool all_taken(Stage stage);
+
+  StepBoard::Control gather_control();
+  void agree_on_change(const StepBoard::Control& control) const;
+  void find_norm(StepResult& result);
+  bool touched(size_t parameter);
+
+  template <typename Ready>
+  void wait(const Ready& is_ready);
+  void check_waiting(Deadline::Clock::time_point since, bool& warned);
+  std::string who_is_missing(std::vector<int>* ranks) const;
+
+  const Options options_;
+  Communicator& communicator_;
+  SharedHost& host_;
+  const Patience patience_;
+  int hosts_ = 1;
+  std::unique_ptr<Communicator> between_;  // until the courier takes it
+  std::optional<ParameterLayout> layout_;
+  std::vector<std::shared_ptr<void>> memory_;
+  ModelBuffers buffers_;
+  std::optional<ChunkUpdate> update_;
+  std::optional<StepBoard> board_;
+  std::unique_ptr<Courier> courier_;                // on the first worker of a host, when there are several
+  std::vector<std::shared_ptr<void>> substitutes_;  // for gradients in memory that the others can't reach
+  std::vector<int64_t> updates_;
+
+  // Of the current round.
+  uint64_t round_ = 0;
+  int64_t step_ = 0;  // rounds in which somebody brought something
+  StepStart start_;
+  double scale_ = 1;
+  size_t settled_ = 0;  // parameters up to here are known to be delivered by all
+  std::array<uint64_t, StepBoard::kStages> uses_{};
+  std::vector<Norms> norms_;  // of each parameter
+  std::chrono::duration<double> waited_{0};
+  std::chrono::duration<double> worked_{0};
+};
+
+}  // namespace muster

@@ -1,0 +1,131 @@
+#include "muster/train/courier.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+
+namespace muster {
+
+Courier::Courier(Options options)
+    : options_(std::move(options)), host_(options_.workers.host()), thread_([this] { run(); }) {}
+
+Courier::~Courier() {
+  bool busy = false;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    busy = begun_ > finished_;
+    changed_.notify_all();
+  }
+  wake(options_.board.courier_bell());
+  if (busy) options_.between->abort("a worker has left in the middle of a step");
+  thread_.join();
+}
+
+void Courier::begin(uint64_t round) {
+  const std::lock_guard lock(mutex_);
+  begun_ = round;
+  changed_.notify_all();
+}
+
+void Courier::check() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+template <typename Ready>
+void Courier::wait(const Ready& ready) {
+  wait_until(options_.board.courier_bell(), {}, ready, [this] {
+    if (stopping_) throw Stopped();
+    options_.workers.check("carrying gradients to other hosts");
+  });
+}
+
+void Courier::run() {
+  try {
+    for (uint64_t round = 1;; ++round) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || begun_ >= round; });
+        if (stopping_) return;
+      }
+      carry(round);
+      const std::lock_guard lock(mutex_);
+      finished_ = round;
+    }
+  } catch (const Stopped&) {
+  } catch (const std::exception& error) {
+    if (stopping_) return;
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    options_.workers.abort(error.what());
+  }
+}
+
+void Courier::carry(uint64_t round) {
+  const auto& buckets = options_.layout.buckets();
+  ++carried_;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const auto& bucket = buckets[i];
+    wait([&] { return options_.board.bucket_done(i).load() >= carried_ * bucket.chunks; });
+    options_.between->all_reduce(options_.sums + bucket.offset, bucket.count, bucket.dtype);
+  }
+  wait([&] {
+    for (int i = 0; i < host_.size(); ++i) {
+      if (!options_.board.completed(i, round)) return false;
+    }
+    return true;
+  });
+  gather_control(round);
+  options_.board.round_arrived().exchange(round);
+  options_.board.wake_all();
+  wake(options_.board.bell());
+}
+
+void Courier::gather_control(uint64_t round) {
+  StepBoard& board = options_.board;
+  StepBoard::Control control;
+  for (int i = 0; i < host_.size(); ++i) {
+    const auto& said = board.announcement(i, round);
+    control.total += said.total;
+    if (said.total > 0) control.loss += said.total * board.loss(i, round);
+    control.changed += said.changed ? 1 : 0;
+  }
+  for (size_t p = 0; p < options_.layout.size(); ++p) {
+    board.touched(p) = 0;
+    for (int i = 0; i < host_.size(); ++i) board.touched(p) += board.delivery(i, round, p).exists ? 1 : 0;
+  }
+  board.control() = control;
+  options_.between->all_reduce(board.control_values(), board.control_count(), DType::kFloat64);
+}
+
+size_t measure_bucket(Communicator& between, size_t most) {
+  constexpr size_t kSmallest = size_t{64} * 1024;
+  constexpr size_t kLargest = size_t{16} * 1024 * 1024;
+  constexpr int kTimes = 3;
+  constexpr double kEnough = 0.9;  // of the best rate: smaller buckets start earlier
+  const auto memory = between.allocate(kLargest);
+  std::vector<std::pair<size_t, double>> rates;  // bytes a second
+  for (size_t bytes = kSmallest; bytes <= std::clamp(most, kSmallest, kLargest); bytes *= 4) {
+    double best = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < kTimes; ++i) {
+      between.barrier();
+      const auto start = Deadline::Clock::now();
+      between.all_reduce(memory.get(), bytes / sizeof(float), DType::kFloat32);
+      best = std::min(best, std::chrono::duration<double>(Deadline::Clock::now() - start).count());
+    }
+    rates.emplace_back(bytes, static_cast<double>(bytes) / best);
+  }
+  const double top = std::max_element(rates.begin(), rates.end(), [](const auto& a, const auto& b) {
+                       return a.second < b.second;
+                     })->second;
+  auto chosen = static_cast<int64_t>(std::find_if(rates.begin(), rates.end(), [&](const auto& r) {
+                                       return r.second >= kEnough * top;
+                                     })->first);
+  between.broadcast(&chosen, 1, DType::kInt64, 0);
+  return static_cast<size_t>(chosen);
+}
+
+}  // namespace muster

@@ -1,0 +1,70 @@
+#pragma once
+
+// Carries sums between hosts: a thread of the first worker of each host, which adds up a bucket with those of
+// the other hosts as soon as the host's workers have reduced it, while their backward passes go on. It
+// sleeps when there is nothing to carry.
+//
+//   Courier courier({.between = comm.split(...), ...});
+//   courier.begin(round);                        // follows the board from here to the end of the round
+//
+// When all buckets are there, it adds up what the workers said (StepBoard::Control) and shows the round as
+// arrived on the board. A failure breaks the workers' communicator, and is thrown by check().
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "muster/collective/communicator.h"
+#include "muster/train/parameter_layout.h"
+#include "muster/train/step_board.h"
+
+namespace muster {
+
+class Courier {
+ public:
+  struct Options {
+    Communicator& workers;                  ///< is broken when we fail
+    std::unique_ptr<Communicator> between;  ///< the first workers of all hosts
+    const ParameterLayout& layout;
+    StepBoard& board;
+    std::byte* sums = nullptr;
+  };
+
+  explicit Courier(Options options);
+  ~Courier();
+  Courier(const Courier&) = delete;
+  Courier& operator=(const Courier&) = delete;
+
+  void begin(uint64_t round);
+
+  /// Throws what went wrong.
+  void check();
+
+ private:
+  void run();
+  void carry(uint64_t round);
+  void gather_control(uint64_t round);
+  template <typename Ready>
+  void wait(const Ready& ready);
+
+  struct Stopped {};
+
+  Options options_;
+  SharedHost& host_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t begun_ = 0;        // protected by mutex_
+  uint64_t finished_ = 0;     // protected by mutex_
+  std::exception_ptr error_;  // protected by mutex_
+  std::atomic<bool> stopping_{false};
+  uint64_t carried_ = 0;  // rounds; of the thread only
+  std::thread thread_;
+};
+
+/// The smallest size of bucket that moves nearly as many bytes a second as the best, found by measuring.
+/// Called by all ranks; gives the first rank's finding. `most`: bytes that there are to move.
+size_t measure_bucket(Communicator& between, size_t most);
+
+}  // namespace muster

@@ -1,0 +1,212 @@
+#include "muster/train/flat_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+DType dtype_of(const std::string& name, const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat32:
+      return DType::kFloat32;
+    case torch::kFloat64:
+      return DType::kFloat64;
+    case torch::kFloat16:
+      return DType::kFloat16;
+    case torch::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      raise<InvalidArgument>("the parameter {} is of type {}, which can't be trained", name,
+                             c10::toString(tensor.scalar_type()));
+  }
+}
+
+std::string line_of(const std::string& kind, const std::string& name, const torch::Tensor& tensor) {
+  return fmt::format("{} {} {} [{}]", kind, name, c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "));
+}
+
+/// Calls back when a gradient has been accumulated.
+class GradientHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    call_();
+    return outputs;
+  }
+
+ private:
+  const std::function<void()> call_;
+};
+
+std::vector<std::pair<std::string, torch::Tensor>> trained(torch::nn::Module& module) {
+  std::vector<std::pair<std::string, torch::Tensor>> found;
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    const auto& tensor = item.value();
+    if (tensor.defined() && tensor.requires_grad() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      found.emplace_back(item.key(), tensor);
+  }
+  return found;
+}
+
+}  // namespace
+
+FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
+  for (auto& [name, tensor] : trained(module)) {
+    if (!tensor.device().is_cpu())
+      raise<InvalidArgument>("the parameter {} is on {}: Muster trains on the CPU", name,
+                             tensor.device().str());
+    ParameterInfo info = {.name = name, .dtype = dtype_of(name, tensor), .shape = tensor.sizes().vec()};
+    parameters_.push_back({.info = std::move(info), .tensor = tensor});
+  }
+  attach_hooks();
+}
+
+FlatModel::~FlatModel() {
+  detach_hooks();
+}
+
+void FlatModel::attach_hooks() {
+  for (size_t i = 0; i < size(); ++i) {
+    auto& parameter = parameters_[i];
+    parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+    parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>([this, i] {
+      order_.push_back(i);
+      if (on_gradient_) on_gradient_(i);
+    }));
+  }
+}
+
+void FlatModel::detach_hooks() {
+  for (auto& parameter : parameters_) {
+    if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+    parameter.accumulator.reset();
+  }
+}
+
+std::vector<ParameterInfo> FlatModel::infos() const {
+  std::vector<ParameterInfo> infos;
+  for (const auto& parameter : parameters_) infos.push_back(parameter.info);
+  return infos;
+}
+
+std::string FlatModel::signature() const {
+  std::string text;
+  for (const auto& item : module_.named_parameters()) {
+    text +=
+        line_of(item.value().requires_grad() ? "parameter" : "frozen parameter", item.key(), item.value()) +
+        "\n";
+  }
+  for (const auto& item : module_.named_buffers()) text += line_of("buffer", item.key(), item.value()) + "\n";
+  return text;
+}
+
+std::vector<torch::Tensor> FlatModel::tensors() const {
+  std::vector<torch::Tensor> found = module_.parameters();
+  const auto more = buffers();
+  found.insert(found.end(), more.begin(), more.end());
+  return found;
+}
+
+std::vector<torch::Tensor> FlatModel::buffers() const {
+  std::vector<torch::Tensor> found;
+  for (const auto& buffer : module_.buffers()) {
+    if (buffer.defined() && buffer.numel() > 0) found.push_back(buffer);
+  }
+  return found;
+}
+
+bool FlatModel::has_changed() const {
+  const auto now = trained(module_);
+  if (now.size() != size()) return true;
+  std::set<const void*> known;
+  for (const auto& parameter : parameters_) known.insert(parameter.tensor.unsafeGetTensorImpl());
+  return std::any_of(now.begin(), now.end(),
+                     [&](const auto& item) { return !known.contains(item.second.unsafeGetTensorImpl()); });
+}
+
+std::vector<size_t> FlatModel::order() const {
+  std::vector<size_t> order;
+  std::vector<bool> seen(size());
+  for (const size_t i : order_) {
+    if (!seen[i]) order.push_back(i);
+    seen[i] = true;
+  }
+  for (size_t i = size(); i-- > 0;) {
+    if (!seen[i]) order.push_back(i);
+  }
+  return order;
+}
+
+void FlatModel::reorder(const std::vector<size_t>& order) {
+  detach_hooks();
+  std::vector<Parameter> sorted;
+  for (const size_t i : order) sorted.push_back(std::move(parameters_[i]));
+  parameters_ = std::move(sorted);
+  order_.clear();
+  attach_hooks();
+}
+
+void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill) {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < size(); ++i) {
+    auto& tensor = parameters_[i].tensor;
+    const auto keep = [memory](void*) {};
+    // A dense layout other than the usual, as channels-last, is kept.
+    const auto strides = tensor.is_non_overlapping_and_dense()
+                             ? tensor.strides().vec()
+                             : torch::empty(tensor.sizes(), tensor.options()).strides().vec();
+    auto view = torch::from_blob(memory.get() + layout.offset(i), tensor.sizes(), strides, keep,
+                                 tensor.options().requires_grad(false));
+    if (fill) view.copy_(tensor);
+    tensor.set_data(view);
+  }
+}
+
+void FlatModel::move_back() {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : parameters_) parameter.tensor.set_data(parameter.tensor.detach().clone());
+}
+
+void FlatModel::clear_gradients() {
+  for (auto& parameter : parameters_) {
+    parameter.tensor.mutable_grad().reset();
+    parameter.converted.reset();
+  }
+}
+
+const void* FlatModel::gradient(size_t parameter) {
+  auto& entry = parameters_[parameter];
+  torch::Tensor gradient = entry.tensor.grad();
+  if (!gradient.defined()) return nullptr;
+  const auto& like = entry.tensor;
+  if (gradient.is_sparse() || gradient.scalar_type() != like.scalar_type() ||
+      gradient.strides() != like.strides()) {
+    const torch::NoGradGuard no_grad;
+    entry.converted = torch::empty_like(like);
+    entry.converted.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+    gradient = entry.converted;
+  }
+  return gradient.data_ptr();
+}
+
+// Of the tensor and of its memory: a graph keeps the one or the other.
+size_t FlatModel::references_of(const torch::Tensor& tensor) {
+  return tensor.use_count() + static_cast<size_t>(tensor.storage().use_count());
+}
+
+void FlatModel::note_references() {
+  for (auto& parameter : parameters_) parameter.references = references_of(parameter.tensor);
+}
+
+bool FlatModel::held(size_t parameter) const {
+  return references_of(parameters_[parameter].tensor) > parameters_[parameter].references;
+}
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+#pragma once
+
+// A torch module as the strategies see it: its parameters in flat memory, and its gradients as backward
+// finishes them.
+//
+//   FlatModel model(net);
+//   model.watch([&](size_t parameter) { ... });   // called in backward, when a gradient is there
+//   loss.backward();
+//   model.order();                                // in which backward finished them
+//   model.move_to(layout, memory);                // the tensors of the module are views from here on
+//
+// A parameter that several modules share counts once, under its first name; one that requires no gradient is
+// not trained. Not thread-safe.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "muster/train/parameter_layout.h"
+
+namespace muster {
+
+class FlatModel {
+ public:
+  /// Throws InvalidArgument for parameters that can't be trained here: on another device, or of a type that
+  /// is no float.
+  explicit FlatModel(torch::nn::Module& module);
+  ~FlatModel();
+  FlatModel(const FlatModel&) = delete;
+  FlatModel& operator=(const FlatModel&) = delete;
+
+  /// The trained parameters, in the order of the module until reorder(), then in that one.
+  size_t size() const { return parameters_.size(); }
+  const ParameterInfo& info(size_t parameter) const { return parameters_[parameter].info; }
+  std::vector<ParameterInfo> infos() const;
+  const torch::Tensor& tensor(size_t parameter) const { return parameters_[parameter].tensor; }
+
+  /// One line for each parameter and buffer, trained or not: equal for equal models.
+  std::string signature() const;
+
+  /// All tensors that start from the chief's: parameters, trained or not, and buffers.
+  std::vector<torch::Tensor> tensors() const;
+  std::vector<torch::Tensor> buffers() const;
+
+  /// Whether the module has other parameters to train than those that were found when this was made.
+  bool has_changed() const;
+
+  /// Called with a parameter, as it is numbered now, when its gradient is there; empty: nobody is.
+  void watch(std::function<void(size_t parameter)> on_gradient) { on_gradient_ = std::move(on_gradient); }
+
+  /// The order in which the gradients of the last backward pass came, as indices; those without one last.
+  std::vector<size_t> order() const;
+  void forget_order() { order_.clear(); }
+  void reorder(const std::vector<size_t>& order);
+
+  /// Makes the parameters views of `memory`. Copies their values there first where `fill`.
+  void move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill);
+
+  /// Gives each parameter memory of its own again.
+  void move_back();
+
+  void clear_gradients();
+
+  /// The gradient as the strategies want it: dense, with the parameter's type and strides. nullptr when there
+  /// is none. Valid until clear_gradients().
+  const void* gradient(size_t parameter);
+
+  /// Notes who refers to the parameters now; then `held` says whether anybody beside these still does, as a
+  /// part of the graph that backward has not reached.
+  void note_references();
+  bool held(size_t parameter) const;
+
+ private:
+  struct Parameter {
+    ParameterInfo info;
+    torch::Tensor tensor;
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    uintptr_t hook = 0;
+    torch::Tensor converted;  // a gradient that had to be changed
+    size_t references = 0;
+  };
+
+  void attach_hooks();
+  void detach_hooks();
+  static size_t references_of(const torch::Tensor& tensor);
+
+  torch::nn::Module& module_;
+  std::vector<Parameter> parameters_;
+  std::vector<size_t> order_;
+  std::function<void(size_t)> on_gradient_;
+};
+
+}  // namespace muster

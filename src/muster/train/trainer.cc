@@ -1,0 +1,453 @@
+#include "muster/train/trainer.h"
+
+#include <cmath>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+#include "muster/train/all_reduce_strategy.h"
+#include "muster/train/flat_model.h"
+#include "muster/train/gather.h"
+#include "muster/train/precision.h"
+#include "muster/train/tensor_memory.h"
+
+namespace muster {
+namespace {
+
+using Clock = Deadline::Clock;
+
+constexpr int64_t kStepsBeforeScaleGrows = 2000;
+
+// Lines of two texts, where they first differ.
+std::string first_difference(const std::string& a, const std::string& b) {
+  std::istringstream left(a);
+  std::istringstream right(b);
+  std::string x;
+  std::string y;
+  for (;;) {
+    const bool has_x = static_cast<bool>(std::getline(left, x));
+    const bool has_y = static_cast<bool>(std::getline(right, y));
+    if (!has_x && !has_y) return "";
+    if (has_x != has_y || x != y)
+      return fmt::format("the chief has {}, it has {}", has_x ? x : "no more", has_y ? y : "no more");
+  }
+}
+
+size_t bucket_of(const Config& config) {
+  return config.bucket == "auto" ? 0 : static_cast<size_t>(*parse_bytes(config.bucket));
+}
+
+}  // namespace
+
+std::string Metrics::to_string() const {
+  const double all = total.count() > 0 ? total.count() : 1;
+  std::string text = fmt::format("loss {:.4f}", loss);
+  if (samples > 0) text += fmt::format("  {:.0f} samples/s", samples_per_second);
+  return text + fmt::format("  compute {:.0f} %  wait {:.0f} %  update {:.0f} %", 100 * compute.count() / all,
+                            100 * wait.count() / all, 100 * update.count() / all);
+}
+
+class Trainer::Impl {
+ public:
+  Impl(Job& job, torch::nn::Module& module, UpdateRulePtr rule, TrainerOptions options)
+      : job_(job),
+        module_(module),
+        rule_(std::move(rule)),
+        options_(std::move(options)),
+        communicator_(job.communicator()),
+        precision_(job.config().precision),
+        memory_([this](size_t bytes) { return communicator_.allocate(bytes); }) {
+    if (!rule_)
+      raise<InvalidArgument>("the Trainer needs an update rule, such as muster::sgd({{.lr = 0.1}})");
+    if (options_.accumulate < 1)
+      raise<InvalidArgument>("TrainerOptions::accumulate is {}; it must be at least 1", options_.accumulate);
+    if (options_.clip_norm < 0)
+      raise<InvalidArgument>("TrainerOptions::clip_norm is {}; it must not be negative", options_.clip_norm);
+    if (options_.max_steps < 0)
+      raise<InvalidArgument>("TrainerOptions::max_steps is {}; it must not be negative", options_.max_steps);
+    loss_scale_ = options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale();
+    take_model();
+  }
+
+  ~Impl() {
+    if (strategy_) model_->move_back();
+  }
+
+  bool step(const Loss& loss, int64_t samples) {
+    if (done()) return false;
+    const auto start = Clock::now();
+    check_usable();
+    broken_ = true;  // until the step has ended well
+    const TensorMemory::Scope scope(memory_);
+    if (batches_ == 0) {
+      for (const auto& hook : before_) hook();
+      begin_step();
+    }
+    ++batches_;
+    samples_ += samples;
+    const bool last = batches_ == options_.accumulate;
+    if (last && strategy_) begin_round();
+    last_loss_ += compute(loss);
+    if (last) end_step();
+    broken_ = false;
+    metrics_.total += Clock::now() - start;
+    return true;
+  }
+
+  void join() {
+    check_usable();
+    broken_ = true;
+    const TensorMemory::Scope scope(memory_);
+    if (batches_ > 0 && !done()) {
+      if (strategy_) begin_round();
+      end_step();
+    }
+    while (!done()) {
+      begin_step();
+      if (!strategy_) make_strategy();
+      begin_round();
+      if (finish_round(0)) break;
+    }
+    broken_ = false;
+  }
+
+  bool done() const { return options_.max_steps > 0 && steps_ >= options_.max_steps; }
+  int64_t steps() const { return steps_; }
+  double learning_rate() const { return rule_->lr() * (options_.schedule ? options_.schedule(steps_) : 1.0); }
+  void before_step(std::function<void()> hook) { before_.push_back(std::move(hook)); }
+  void after_step(std::function<void()> hook) { after_.push_back(std::move(hook)); }
+
+  Sums evaluate(const std::function<void(Sums&)>& body) {
+    check_usable();
+    broadcast_buffers();
+    Sums sums;
+    {
+      const torch::NoGradGuard no_grad;
+      const TensorMemory::Scope scope(memory_);
+      const Precision::Scope precision(precision_);
+      const bool training = module_.is_training();
+      module_.eval();
+      body(sums);
+      module_.train(training);
+    }
+    return add_up(communicator_, sums);
+  }
+
+  void change_parameters(const std::function<void()>& body) {
+    check_usable();
+    const torch::NoGradGuard no_grad;
+    communicator_.barrier();
+    if (!strategy_ || strategy_->initialises()) body();
+    if (strategy_) strategy_->adopt_parameters();
+  }
+
+  Metrics metrics() const {
+    Metrics metrics = metrics_;
+    metrics.learning_rate = learning_rate();
+    metrics.compute = metrics.total - metrics.wait - metrics.update;
+    if (metrics.total.count() > 0)
+      metrics.samples_per_second = static_cast<double>(metrics.samples) / metrics.total.count();
+    return metrics;
+  }
+
+  void reset_metrics() { metrics_ = {}; }
+
+  std::string explain() const {
+    return strategy_ ? strategy_->explain() : "the strategy is made in the first step";
+  }
+
+ private:
+  void check_usable() const {
+    if (broken_) throw Aborted("an earlier step of this Trainer failed: it can't go on");
+  }
+
+  // The same model everywhere, with the chief's values.
+  void take_model() {
+    model_.emplace(module_);
+    model_->watch([this](size_t parameter) { on_gradient(parameter); });
+    const auto signatures = gather_texts(communicator_, model_->signature());
+    for (size_t rank = 1; rank < signatures.size(); ++rank) {
+      const std::string difference = first_difference(signatures[0], signatures[rank]);
+      if (!difference.empty())
+        raise<InvalidArgument>("the workers have different models: {}: where {}",
+                               describe(static_cast<int>(rank)), difference);
+    }
+    const torch::NoGradGuard no_grad;
+    for (auto& tensor : model_->tensors()) broadcast(tensor);
+  }
+
+  void broadcast(torch::Tensor& tensor) {
+    if (communicator_.size() == 1 || !tensor.defined() || tensor.numel() == 0) return;
+    auto dense = tensor.contiguous();
+    communicator_.broadcast(dense.data_ptr(), dense.nbytes(), DType::kInt8, 0);
+    if (!dense.is_same(tensor)) tensor.copy_(dense);
+  }
+
+  void broadcast_buffers() {
+    if (!options_.broadcast_buffers || communicator_.size() == 1) return;
+    const auto buffers = model_->buffers();
+    size_t bytes = 0;
+    for (const auto& buffer : buffers) bytes += buffer.nbytes();
+    if (bytes == 0) return;
+    if (buffer_bytes_ < bytes) {
+      buffer_memory_ = communicator_.allocate(bytes);
+      buffer_bytes_ = bytes;
+    }
+    const torch::NoGradGuard no_grad;
+    const bool root = communicator_.rank() == 0;
+    auto* at = static_cast<std::byte*>(buffer_memory_.get());
+    const auto move = [&](bool out) {
+      auto* place = at;
+      for (const auto& buffer : buffers) {
+        const auto dense = torch::from_blob(place, buffer.sizes(), buffer.options());
+        if (out) {
+          dense.copy_(buffer);
+        } else {
+          buffer.copy_(dense);
+        }
+        place += buffer.nbytes();
+      }
+    };
+    if (root) move(true);
+    communicator_.broadcast(at, bytes, DType::kInt8, 0);
+    if (!root) move(false);
+  }
+
+  std::string describe(int rank) const {
+    int at = 0;
+    for (const auto& task : job_.tasks()) {
+      if (task.task.job != "worker" || at++ != rank) continue;
+      return fmt::format("{} (host {}, pid {})", task.task.short_name(), task.host_name, task.pid);
+    }
+    return fmt::format("worker {}", rank);
+  }
+
+  void begin_step() {
+    broadcast_buffers();
+    if (strategy_ && model_->has_changed()) change_model();
+    model_->clear_gradients();
+    model_->forget_order();
+    model_->note_references();
+    last_loss_ = 0;
+  }
+
+  // A worker that brings nothing begins its rounds here too, with nothing.
+  void begin_round() {
+    delivering_ = true;
+    delivered_.assign(model_->size(), false);
+    StepStart start = {.lr = learning_rate(), .gradient_scale = loss_scale_ > 0 ? 1 / loss_scale_ : 1};
+    if (batches_ > 0) {
+      start.weight = unit_ > 0 && samples_ > 0
+                         ? static_cast<double>(samples_) / batches_ / static_cast<double>(unit_)
+                         : 1;
+      start.total = start.weight * batches_;
+    }
+    strategy_->begin(start);
+  }
+
+  double compute(const Loss& function) {
+    torch::Tensor loss;
+    {
+      const Precision::Scope precision(precision_);
+      loss = function();
+    }
+    if (!loss.defined() || loss.numel() != 1)
+      raise<InvalidArgument>(
+          "the function given to Trainer::step must return the loss, one number; it returned {}",
+          loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
+    if (loss_scale_ > 0) {
+      (loss * loss_scale_).backward();
+    } else {
+      loss.backward();
+    }
+    return loss.item<double>();
+  }
+
+  void on_gradient(size_t parameter) {
+    if (!delivering_) return;
+    if (delivered_[parameter])
+      raise<InvalidArgument>(
+          "the parameter {} got a gradient twice in one backward pass, as when a part of it runs a backward "
+          "pass of its own: its first gradient is already on its way",
+          model_->info(parameter).name);
+    delivered_[parameter] = true;
+    strategy_->deliver(parameter, model_->gradient(parameter), model_->held(parameter));
+  }
+
+  void end_step() {
+    if (!strategy_) {
+      make_strategy();
+      begin_round();
+    }
+    deliver_all();
+    finish_round(last_loss_ / batches_);
+  }
+
+  // What backward did not touch may still have a gradient of an earlier batch.
+  void deliver_all() {
+    for (size_t i = 0; i < model_->size(); ++i) {
+      if (delivered_[i]) continue;
+      delivered_[i] = true;
+      strategy_->deliver(i, model_->gradient(i), /*held=*/false);
+    }
+  }
+
+  // True when all workers have run out of data.
+  bool finish_round(double loss) {
+    const StepResult result = strategy_->finish(loss);
+    delivering_ = false;
+    model_->clear_gradients();
+    batches_ = 0;
+    samples_ = 0;
+    if (result.finished) return true;
+    ++steps_;
+    ++metrics_.steps;
+    metrics_.samples += std::llround(result.total * static_cast<double>(unit_));
+    metrics_.loss = result.loss;
+    metrics_.gradient_norm = result.gradient_norm;
+    metrics_.wait += result.wait;
+    metrics_.update += result.update;
+    adjust_loss_scale(result.applied);
+    for (const auto& hook : after_) hook();
+    return false;
+  }
+
+  void adjust_loss_scale(bool applied) {
+    if (!applied) ++metrics_.skipped;
+    if (loss_scale_ == 0) return;
+    if (!applied) {
+      loss_scale_ = std::max(loss_scale_ / 2, 1.0);
+      steps_with_scale_ = 0;
+    } else if (++steps_with_scale_ == kStepsBeforeScaleGrows) {
+      loss_scale_ *= 2;
+      steps_with_scale_ = 0;
+    }
+  }
+
+  // After the first backward pass, when it is known in which order gradients come: the chief's order counts.
+  void make_strategy() {
+    std::vector<int64_t> agreed = {options_.accumulate > 0 && batches_ > 0 ? samples_ / batches_ : 0};
+    for (const size_t i : model_->order()) agreed.push_back(static_cast<int64_t>(i));
+    communicator_.broadcast(agreed.data(), agreed.size(), DType::kInt64, 0);
+    unit_ = agreed[0];
+    model_->reorder({agreed.begin() + 1, agreed.end()});
+    const Config& config = job_.config();
+    auto made = std::make_unique<AllReduceStrategy>(
+        AllReduceStrategy::Options{.communicator = communicator_,
+                                   .parameters = model_->infos(),
+                                   .rule = rule_,
+                                   .check_finite = loss_scale_ > 0,
+                                   .clip_norm = options_.clip_norm,
+                                   .bucket_bytes = bucket_of(config),
+                                   .timeout = config.collective_timeout,
+                                   .stall_warning = config.stall_warning,
+                                   .describe = [this](int rank) { return describe(rank); }});
+    model_->move_to(made->layout(), made->parameters(), made->initialises());
+    if (before_change_) carry_over(*before_change_, *made);
+    before_change_.reset();
+    made->adopt_parameters();
+    strategy_ = std::move(made);
+    if (job_.is_chief()) log_info("{}", strategy_->explain());
+  }
+
+  // The model has other parameters than before: makes the strategy anew, with what is known of those that
+  // stay.
+  void change_model() {
+    strategy_->begin({.changed = true});
+    strategy_->finish(0);
+    model_->move_back();
+    before_change_ = std::move(strategy_);
+    take_model();
+  }
+
+  void carry_over(Strategy& from, Strategy& to) {
+    const ParameterLayout& before = from.layout();
+    const ParameterLayout& now = to.layout();
+    for (size_t i = 0; i < now.size(); ++i) {
+      for (size_t j = 0; j < before.size(); ++j) {
+        if (now[i] != before[j]) continue;
+        to.set_updates(i, from.updates(j));
+        if (!to.initialises()) continue;
+        const size_t bytes = now[i].count() * size_of(now[i].state_dtype());
+        for (size_t slot = 0; slot < rule_->slots(); ++slot)
+          memcpy(to.slot(slot) + now.state_offset(i), from.slot(slot) + before.state_offset(j), bytes);
+      }
+    }
+  }
+
+  Job& job_;
+  torch::nn::Module& module_;
+  const UpdateRulePtr rule_;
+  const TrainerOptions options_;
+  Communicator& communicator_;
+  const Precision precision_;
+  TensorMemory memory_;
+  std::optional<FlatModel> model_;
+  std::unique_ptr<Strategy> strategy_;       // from the first step on
+  std::unique_ptr<Strategy> before_change_;  // of the model as it was
+  std::shared_ptr<void> buffer_memory_;
+  size_t buffer_bytes_ = 0;
+  std::vector<std::function<void()>> before_;
+  std::vector<std::function<void()>> after_;
+
+  int64_t steps_ = 0;
+  int64_t unit_ = 0;  // samples of the chief's first batch: what weights are relative to
+  double loss_scale_ = 0;
+  int64_t steps_with_scale_ = 0;
+  Metrics metrics_;
+  bool broken_ = false;
+
+  // Of the current step.
+  int batches_ = 0;
+  int64_t samples_ = 0;
+  double last_loss_ = 0;
+  bool delivering_ = false;
+  std::vector<bool> delivered_;
+};
+
+Trainer::Trainer(Job& job, torch::nn::Module& module, UpdateRulePtr rule, TrainerOptions options)
+    : impl_(std::make_unique<Impl>(job, module, std::move(rule), std::move(options))) {}
+Trainer::~Trainer() = default;
+
+bool Trainer::step(const Loss& loss, int64_t samples) {
+  return impl_->step(loss, samples);
+}
+void Trainer::join() {
+  impl_->join();
+}
+bool Trainer::done() const {
+  return impl_->done();
+}
+int64_t Trainer::steps() const {
+  return impl_->steps();
+}
+double Trainer::learning_rate() const {
+  return impl_->learning_rate();
+}
+void Trainer::before_step(std::function<void()> hook) {
+  impl_->before_step(std::move(hook));
+}
+void Trainer::after_step(std::function<void()> hook) {
+  impl_->after_step(std::move(hook));
+}
+Sums Trainer::evaluate(const std::function<void(Sums&)>& body) {
+  return impl_->evaluate(body);
+}
+void Trainer::change_parameters(const std::function<void()>& body) {
+  impl_->change_parameters(body);
+}
+Metrics Trainer::metrics() const {
+  return impl_->metrics();
+}
+void Trainer::reset_metrics() {
+  impl_->reset_metrics();
+}
+std::string Trainer::explain() const {
+  return impl_->explain();
+}
+
+}  // namespace muster
