@@ -397,9 +397,9 @@ std::string AllReduceStrategy::who_is_missing(std::vector<int>* ranks) const {
     }
   }
   if (!text.empty()) return text;
-  return fmt::format(hosts_ > 1 ? "other hosts have not delivered their sums to step {}"
-                                : "other workers are still updating the parameters in step {}",
-                     step_ + 1);
+  const char* what =
+      hosts_ > 1 ? "other hosts have not delivered their sums to" : "other workers still update in";
+  return fmt::format("{} step {}", what, step_ + 1);
 }
 
 }  // namespace muster

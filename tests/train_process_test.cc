@@ -1,0 +1,281 @@
+// Training by all-reduce in real processes on MNIST: N workers are one worker with N times the batch,
+// PyTorch's DistributedDataParallel takes the same steps, and a worker that fails, dies or hangs is named.
+
+#include <signal.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/data/mnist.h"
+#include "muster/net/reserved_port.h"
+#include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
+#include "muster/train/run.h"
+#include "muster/train/trainer.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::ProcessCluster;
+
+Deadline soon() {
+  return Deadline::after(150s);
+}
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("conv", conv);
+    register_module("fc1", fc1);
+    register_module("fc2", fc2);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::max_pool2d(torch::relu(conv(x)), 4);
+    return fc2(torch::relu(fc1(x.flatten(1))));
+  }
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 8, 5)};
+  torch::nn::Linear fc1{8 * 6 * 6, 64};
+  torch::nn::Linear fc2{64, 10};
+};
+TORCH_MODULE(Net);
+
+void write_parameters(const std::string& path, const torch::nn::Module& net) {
+  std::ofstream file(path, std::ios::binary);
+  for (const auto& parameter : net.parameters()) {
+    const auto dense = parameter.detach().contiguous();
+    file.write(static_cast<const char*>(dense.data_ptr()), static_cast<std::streamsize>(dense.nbytes()));
+  }
+}
+
+std::vector<float> read_floats(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  std::vector<float> values(bytes.size() / sizeof(float));
+  memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+// Flags of the task that trains: what it does, and how it goes wrong.
+struct Task {
+  int steps = 50;
+  int64_t batch = 48;  // of all workers together
+  std::string initial;
+  std::string out;
+  int throw_at = -1;  // worker 1, in this step
+  int hang_at = -1;
+  bool endless = false;
+};
+
+int train(const std::vector<std::string>& arguments) {
+  Task task;
+  CLI::App app;
+  app.add_option("--steps", task.steps);
+  app.add_option("--batch", task.batch);
+  app.add_option("--initial", task.initial);
+  app.add_option("--out", task.out);
+  app.add_option("--throw-at", task.throw_at);
+  app.add_option("--hang-at", task.hang_at);
+  app.add_flag("--endless", task.endless);
+  std::vector<char*> argv = {const_cast<char*>("train")};
+  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  return run(app, static_cast<int>(argv.size()) - 1, argv.data(), [&](Job& job) {
+    const Mnist data = load_mnist(MUSTER_TEST_MNIST, /*train=*/true);
+    torch::manual_seed(job.worker() + 1);  // only the chief's values count
+    Net net;
+    Trainer trainer(job, net, sgd({.lr = 0.05, .momentum = 0.9}));
+    if (job.is_chief() && !task.initial.empty()) write_parameters(task.initial, *net);
+    const int64_t mine = task.batch / job.workers();
+    for (int step = 0; step < task.steps || task.endless; ++step) {
+      const int64_t begin = (step * task.batch + job.worker() * mine) % (data.size() - mine);
+      trainer.step(
+          [&] {
+            if (job.worker() == 1 && step == task.throw_at) throw std::runtime_error("the digits ran away");
+            const auto out = net->forward(data.images.slice(0, begin, begin + mine));
+            if (job.worker() == 1 && step == task.hang_at) {
+              fmt::print("hanging\n");
+              std::this_thread::sleep_for(1h);
+            }
+            return torch::cross_entropy_loss(out, data.labels.slice(0, begin, begin + mine));
+          },
+          mine);
+      if (step == 0) fmt::print("training\n");
+      if (job.is_chief()) fmt::print("loss {} {:.9g}\n", step, trainer.metrics().loss);
+    }
+    if (!task.out.empty()) write_parameters(fmt::format("{}.{}", task.out, job.worker()), *net);
+  });
+}
+
+class TrainProcesses : public ::testing::Test {
+ protected:
+  TrainProcesses() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "muster-train-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~TrainProcesses() override { std::filesystem::remove_all(folder_); }
+
+  /// Starts the workers; each is a process of the cluster.
+  std::vector<int> start(int workers, const std::vector<std::string>& flags,
+                         const std::map<std::string, std::string>& settings = {}) {
+    std::string addresses;
+    for (int i = 0; i < workers; ++i) {
+      ports_.push_back(std::make_unique<ReservedPort>("127.0.0.1"));
+      addresses += fmt::format("{}127.0.0.1:{}", i == 0 ? "" : ",", ports_.back()->port());
+    }
+    std::vector<int> processes;
+    for (int i = 0; i < workers; ++i) {
+      ProcessCluster::Program program = {
+          .command = {testing::self_path(), "--task-main=train"},
+          .environment = {{"MUSTER_CLUSTER", "worker=" + addresses},
+                          {"MUSTER_TASK", fmt::format("/job:worker/task:{}", i)},
+                          {"MUSTER_JOB_ID", "test"},
+                          {"MUSTER_SECRET", "secret"},
+                          {"OMP_NUM_THREADS", "1"}}};
+      program.command.insert(program.command.end(), flags.begin(), flags.end());
+      for (const auto& [name, value] : settings) program.environment[name] = value;
+      processes.push_back(cluster_.start(program));
+    }
+    return processes;
+  }
+
+  /// Trains to the end, and gives the parameters of every worker.
+  std::vector<std::vector<float>> weights(int workers,
+                                          const std::map<std::string, std::string>& settings = {}) {
+    const std::string out = folder_ / fmt::format("run{}", runs_++);
+    for (const int process : start(workers, {"--out", out}, settings)) {
+      const auto result = cluster_.wait(process, soon());
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+    }
+    std::vector<std::vector<float>> all;
+    for (int i = 0; i < workers; ++i) all.push_back(read_floats(fmt::format("{}.{}", out, i)));
+    return all;
+  }
+
+  std::vector<std::unique_ptr<ReservedPort>> ports_;
+  ProcessCluster cluster_;
+  std::filesystem::path folder_;
+  int runs_ = 0;
+};
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    size += std::pow(static_cast<double>(a[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST_F(TrainProcesses, SeveralWorkersAreOneWithTheWholeBatchAndAgreeInEveryBit) {
+  const auto one = weights(1).front();
+  ASSERT_FALSE(one.empty());
+  for (const int workers : {2, 3, 4}) {
+    const auto first = weights(workers);
+    for (const auto& other : first) EXPECT_EQ(other, first.front()) << workers << " workers differ in bits";
+    ASSERT_EQ(first.front().size(), one.size());
+    EXPECT_LT(relative_difference(one, first.front()), 1e-6) << workers << " workers";
+    EXPECT_EQ(weights(workers).front(), first.front()) << "a repetition of " << workers << " workers differs";
+  }
+}
+
+TEST_F(TrainProcesses, WithoutSharedMemoryTheBitsOfTwoWorkersAreTheSame) {
+  EXPECT_EQ(weights(2, {{"MUSTER_SHARED_MEMORY", "off"}, {"MUSTER_BUCKET", "64K"}}), weights(2));
+}
+
+TEST_F(TrainProcesses, PyTorchsDistributedDataParallelHasTheSameLosses) {
+  const std::string initial = folder_ / "initial";
+  const auto ours = start(2, {"--steps", "100", "--initial", initial});
+  std::vector<std::string> outputs;
+  for (const int process : ours) {
+    const auto result = cluster_.wait(process, soon());
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    outputs.push_back(result.output);
+  }
+  const ReservedPort port("127.0.0.1");
+  const int peer = cluster_.start({.command = {MUSTER_TEST_PYTHON, MUSTER_TEST_DDP, initial,
+                                               MUSTER_TEST_MNIST, std::to_string(port.port())},
+                                   .environment = {{"OMP_NUM_THREADS", "1"}}});
+  const auto result = cluster_.wait(peer, soon());
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const auto losses_of = [](const std::string& output) {
+    std::map<int, double> losses;
+    std::istringstream lines(output);
+    for (std::string line; std::getline(lines, line);) {
+      int step = 0;
+      double loss = 0;
+      if (sscanf(line.c_str(), "loss %d %lf", &step, &loss) == 2) losses[step] = loss;
+    }
+    return losses;
+  };
+  const auto mine = losses_of(outputs[0]);
+  const auto theirs = losses_of(result.output);
+  ASSERT_EQ(mine.size(), 100U);
+  ASSERT_EQ(theirs.size(), 100U);
+  for (const auto& [step, loss] : mine) EXPECT_NEAR(loss, theirs.at(step), 1e-5) << "step " << step;
+  EXPECT_LT(mine.at(99), mine.at(0) / 2);
+}
+
+TEST_F(TrainProcesses, AnExceptionInOneWorkersStepIsTheReasonForAll) {
+  const auto workers = start(3, {"--throw-at", "7", "--endless"});
+  for (const int process : workers) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, HasSubstr("the digits ran away"));
+  }
+}
+
+TEST_F(TrainProcesses, AKilledWorkerEndsTheOthersWhoNameIt) {
+  const auto workers = start(3, {"--endless"});
+  for (const int process : workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(workers[2], SIGKILL);
+  EXPECT_EQ(cluster_.wait(workers[2], soon()).signal, SIGKILL);
+  for (const int i : {0, 1}) {
+    const auto result = cluster_.wait(workers[static_cast<size_t>(i)], soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, ::testing::AnyOf(HasSubstr("worker/2"), HasSubstr("rank 2")));
+  }
+}
+
+TEST_F(TrainProcesses, AHangNamesTheWorkerAndTheParametersThatItHasNotDelivered) {
+  const auto workers = start(2, {"--hang-at", "3", "--endless"},
+                             {{"MUSTER_STALL_WARNING", "300ms"}, {"MUSTER_COLLECTIVE_TIMEOUT", "1s"}});
+  const auto chief = cluster_.wait(workers[0], soon());
+  EXPECT_EQ(chief.exit_code, 1);
+  EXPECT_THAT(chief.output, AllOf(HasSubstr("worker/1 (host "), HasSubstr("has not delivered fc2.bias"),
+                                  HasSubstr("conv.weight"), HasSubstr("to step 4")));
+  cluster_.signal(workers[1], SIGKILL);  // it sleeps for an hour
+  cluster_.wait(workers[1], soon());
+}
+
+TEST_F(TrainProcesses, AStoppedWorkerIsNamed) {
+  const auto workers = start(2, {"--endless"},
+                             {{"MUSTER_STALL_WARNING", "300ms"},
+                              {"MUSTER_COLLECTIVE_TIMEOUT", "2s"},
+                              {"MUSTER_HEARTBEAT_TIMEOUT", "60s"}});
+  for (const int process : workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(workers[1], SIGSTOP);
+  const auto chief = cluster_.wait(workers[0], soon());
+  EXPECT_EQ(chief.exit_code, 1);
+  EXPECT_THAT(chief.output,
+              ::testing::AnyOf(HasSubstr("worker/1 (host "), HasSubstr("other workers still update")));
+  cluster_.signal(workers[1], SIGKILL);
+  cluster_.wait(workers[1], soon());
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  return muster::testing::run_tests(argc, argv, {{"train", muster::train}});
+}
