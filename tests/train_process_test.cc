@@ -16,8 +16,8 @@
 #include "muster/base/error.h"
 #include "muster/data/mnist.h"
 #include "muster/net/reserved_port.h"
+#include "muster/testing/hosts.h"
 #include "muster/testing/process_cluster.h"
-#include "muster/testing/test_main.h"
 #include "muster/train/run.h"
 #include "muster/train/trainer.h"
 
@@ -124,29 +124,31 @@ class TrainProcesses : public ::testing::Test {
   }
   ~TrainProcesses() override { std::filesystem::remove_all(folder_); }
 
-  /// Starts the workers; each is a process of the cluster.
+  /// Starts the workers; each is a process of the cluster. With hosts, they are dealt out to them.
   std::vector<int> start(int workers, const std::vector<std::string>& flags,
                          const std::map<std::string, std::string>& settings = {}) {
-    std::string addresses;
+    std::string cluster = "worker=";
     for (int i = 0; i < workers; ++i) {
-      ports_.push_back(std::make_unique<ReservedPort>("127.0.0.1"));
-      addresses += fmt::format("{}127.0.0.1:{}", i == 0 ? "" : ",", ports_.back()->port());
+      const std::string address = hosts_ ? hosts_->address(host_of(i)) : "127.0.0.1";
+      cluster += fmt::format("{}{}:{}", i == 0 ? "" : ",", address, base_port_ + ports_++);
     }
     std::vector<int> processes;
     for (int i = 0; i < workers; ++i) {
-      ProcessCluster::Program program = {
-          .command = {testing::self_path(), "--task-main=train"},
-          .environment = {{"MUSTER_CLUSTER", "worker=" + addresses},
+      std::vector<std::string> command = {testing::self_path(), "--task-main=train"};
+      command.insert(command.end(), flags.begin(), flags.end());
+      std::map<std::string, std::string> environment = settings;
+      environment.insert({{"MUSTER_CLUSTER", cluster},
                           {"MUSTER_TASK", fmt::format("/job:worker/task:{}", i)},
                           {"MUSTER_JOB_ID", "test"},
                           {"MUSTER_SECRET", "secret"},
-                          {"OMP_NUM_THREADS", "1"}}};
-      program.command.insert(program.command.end(), flags.begin(), flags.end());
-      for (const auto& [name, value] : settings) program.environment[name] = value;
-      processes.push_back(cluster_.start(program));
+                          {"OMP_NUM_THREADS", "1"}});
+      if (hosts_) command = hosts_->on(host_of(i), command);
+      processes.push_back(cluster_.start({.command = command, .environment = environment}));
     }
     return processes;
   }
+
+  static int host_of(int worker) { return worker / 2; }
 
   /// Trains to the end, and gives the parameters of every worker.
   std::vector<std::vector<float>> weights(int workers,
@@ -161,7 +163,10 @@ class TrainProcesses : public ::testing::Test {
     return all;
   }
 
-  std::vector<std::unique_ptr<ReservedPort>> ports_;
+  // Below the range from which the system takes ports for outgoing connections.
+  const int base_port_ = 20'000 + getpid() % 10'000;
+  int ports_ = 0;
+  std::unique_ptr<testing::Hosts> hosts_;
   ProcessCluster cluster_;
   std::filesystem::path folder_;
   int runs_ = 0;
@@ -191,6 +196,24 @@ TEST_F(TrainProcesses, SeveralWorkersAreOneWithTheWholeBatchAndAgreeInEveryBit) 
 
 TEST_F(TrainProcesses, WithoutSharedMemoryTheBitsOfTwoWorkersAreTheSame) {
   EXPECT_EQ(weights(2, {{"MUSTER_SHARED_MEMORY", "off"}, {"MUSTER_BUCKET", "64K"}}), weights(2));
+}
+
+TEST_F(TrainProcesses, OnSeveralHostsTheyAreStillOneWithTheWholeBatch) {
+  const auto one = weights(1).front();
+  hosts_ = std::make_unique<testing::Hosts>(2);
+  const auto all = weights(3, {{"MUSTER_BUCKET", "32K"}});  // two workers on one, one on the other
+  for (const auto& other : all) EXPECT_EQ(other, all.front());
+  EXPECT_LT(relative_difference(one, all.front()), 1e-6);
+  EXPECT_EQ(weights(3), all) << "the size of the buckets, measured this time, changes bits";
+}
+
+TEST_F(TrainProcesses, HalfAsManyBytesBetweenHostsTrainNearlyTheSame) {
+  hosts_ = std::make_unique<testing::Hosts>(2);
+  const auto exact = weights(4);
+  const auto all = weights(4, {{"MUSTER_WIRE", "bf16"}});
+  for (const auto& other : all) EXPECT_EQ(other, all.front());
+  EXPECT_LT(relative_difference(exact.front(), all.front()), 0.2);
+  EXPECT_GT(relative_difference(exact.front(), all.front()), 0);
 }
 
 TEST_F(TrainProcesses, PyTorchsDistributedDataParallelHasTheSameLosses) {
@@ -277,5 +300,5 @@ TEST_F(TrainProcesses, AStoppedWorkerIsNamed) {
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  return muster::testing::run_tests(argc, argv, {{"train", muster::train}});
+  return muster::testing::run_tests_with_hosts(argc, argv, {{"train", muster::train}});
 }

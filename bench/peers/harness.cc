@@ -1,18 +1,13 @@
 #include "peers/harness.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <vector>
+
+#include "peers/conversation.h"
 
 namespace muster::bench {
 namespace {
@@ -88,9 +83,6 @@ class Harness {
       return measure(parse(line));
     } catch (const NotOffered& reason) {
       return std::string("skip ") + reason.what();
-    } catch (const std::exception& error) {
-      prepared_.reset();
-      return std::string("error ") + error.what();
     }
   }
 
@@ -171,20 +163,6 @@ class Harness {
   Buffers buffers_;
 };
 
-using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-
-File open_fifo(const std::string& path, int flags, const char* mode) {
-  const int fd = open(path.c_str(), flags | O_CLOEXEC);
-  if (fd < 0) throw std::runtime_error(path + " can't be opened: " + std::strerror(errno));
-  return {fdopen(fd, mode), std::fclose};
-}
-
-void say(std::FILE* file, std::string line) {
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fputs((line + "\n").c_str(), file);
-  std::fflush(file);
-}
-
 }  // namespace
 
 Shape shape_of(Collective collective, size_t bytes, int ranks) {
@@ -217,18 +195,8 @@ Shape shape_of(Collective collective, size_t bytes, int ranks) {
 }
 
 void serve(Subject& subject, const std::string& directory) {
-  const std::string prefix = directory + "/" + std::to_string(subject.rank());
-  const File in = open_fifo(prefix + ".in", O_RDONLY, "r");
-  const File out = open_fifo(prefix + ".out", O_WRONLY, "w");
   Harness harness(subject);
-  say(out.get(), "ready " + std::to_string(getpid()));
-  std::array<char, 256> line{};
-  while (std::fgets(line.data(), line.size(), in.get()) != nullptr) {
-    const std::string command(line.data(), std::strcspn(line.data(), "\n"));
-    if (command == "quit") return;
-    say(out.get(), harness.answer(command));
-  }
-  _exit(1);
+  converse(directory, subject.rank(), [&](const std::string& line) { return harness.answer(line); });
 }
 
 }  // namespace muster::bench

@@ -1,18 +1,14 @@
 #pragma once
 
-// What the programs that `muster bench` measures have in common. A subject (Muster, Open MPI, gloo, ...) is a
-// program that runs as several ranks; each makes a Subject and calls serve(), which talks with the driver
-// through two FIFOs in a folder, DIR/<rank>.in and DIR/<rank>.out, one line each way:
+// What the programs that `muster bench` measures with collectives have in common. A subject (Muster, Open
+// MPI, gloo, ...) is a program that runs as several ranks; each makes a Subject and calls serve(), which
+// answers the driver (conversation.h):
 //
-//   rank    ready <its process id>
 //   driver  run <collective> <bytes> <warmup> <samples> <batch>
 //   rank    ok <1 if all results were right, else 0> <microseconds of sample 1> <of sample 2> ...
 //        or skip <why the subject does not offer this>
-//        or error <what went wrong>
-//   driver  quit
 //
-// Between two commands a rank is blocked in read(), so that it takes nothing from the subject that is being
-// measured. A sample is the time of `batch` collectives divided by `batch`, as this rank saw it.
+// A sample is the time of `batch` collectives divided by `batch`, as this rank saw it.
 //
 // Data is float32. Before and after the samples the buffers are filled with whole numbers that differ from
 // rank to rank and from element to element, small enough that every sum is exact in any order, and every
@@ -73,8 +69,7 @@ class Subject {
   virtual void barrier() = 0;
 };
 
-/// Answers the driver until it says quit. Ends the process when the driver is gone: a subject's farewell may
-/// wait for ranks that are gone too.
+/// Answers the driver until it says quit.
 void serve(Subject& subject, const std::string& directory);
 
 }  // namespace muster::bench

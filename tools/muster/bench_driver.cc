@@ -1,7 +1,5 @@
 #include "muster/bench_driver.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -64,22 +62,8 @@ std::optional<Answer> parse_answers(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-TemporaryFolder::TemporaryFolder(const Environment& environment) {
-  std::string path = environment.get("TMPDIR").value_or("/tmp") + "/muster-bench.XXXXXX";
-  if (mkdtemp(path.data()) == nullptr)
-    raise<SystemError>("no temporary folder {}: {}", path, describe_errno(errno));
-  path_ = path;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-struct BenchDriver::Contender {
-  SubjectCommand command;
-  std::filesystem::path folder;
-  std::unique_ptr<RunningSubject> running;  // null when it has failed
+struct BenchDriver::Entry {
+  Contender& contender;
 
   // Of the size that is being measured.
   bool takes_part = false;
@@ -97,7 +81,7 @@ BenchDriver::BenchDriver(BenchOptions options, BenchObserver& observer)
     : options_(std::move(options)),
       observer_(observer),
       cores_(available_cores()),
-      folder_(options_.environment) {
+      stage_(options_.stage, observer) {
   const size_t buffers = is_in_place(options_.settings.collective) ? 1 : 2;
   const size_t memory = available_memory();
   for (const int ranks : options_.workers) {
@@ -116,7 +100,7 @@ BenchDriver::BenchDriver(BenchOptions options, BenchObserver& observer)
 
 bool BenchDriver::run() {
   for (const int ranks : options_.workers) run_ranks(ranks);
-  return all_well_;
+  return stage_.all_well();
 }
 
 std::vector<int64_t> BenchDriver::sizes_for(int ranks) const {
@@ -128,123 +112,86 @@ std::vector<int64_t> BenchDriver::sizes_for(int ranks) const {
 }
 
 void BenchDriver::run_ranks(int ranks) {
-  std::vector<Contender> contenders;
+  auto commands = subject_commands(options_.settings, ranks, cores_);
   std::vector<BenchVariant> variants;
-  for (auto& command : subject_commands(options_.settings, ranks, cores_)) {
-    variants.push_back(command.of);
-    const auto folder = folder_.path() / fmt::format("{}.{}", ranks, contenders.size());
-    contenders.push_back({.command = std::move(command), .folder = folder});
+  for (const auto& command : commands) variants.push_back(command.of);
+  options_.on_variants(variants);
+  std::vector<Entry> entries;
+  for (auto& command : commands) {
+    observer_.on_progress(done_ / work_, fmt::format("{} ranks  starting {} ({})", ranks, command.of.subject,
+                                                     command.of.variant));
+    entries.push_back({.contender = stage_.add(std::move(command), ranks)});
   }
-  // However this ends: all at once, since each takes a moment.
-  const std::shared_ptr<void> ending(nullptr, [&](void*) {
-    for (auto& contender : contenders) {
-      if (contender.running) contender.running->tell_to_quit();
-    }
+  for (const int64_t bytes : sizes_for(ranks)) options_.on_point(measure(entries, ranks, bytes));
+  stage_.end_all();
+}
+
+BenchPoint BenchDriver::measure(std::vector<Entry>& entries, int ranks, int64_t bytes) {
+  for (auto& entry : entries) {
+    advance(entry.contender, bytes);
+    begin_size(entry, bytes);
+  }
+  take_turns(options_.rounds, entries.size(), [&](size_t which) {
+    Entry& entry = entries[which];
+    advance(entry.contender, bytes);
+    take_samples(entry, fmt::format("run {} {} {} {} {}", options_.settings.collective, bytes, entry.batch(),
+                                    options_.samples, entry.batch()));
   });
-  observer_.on_variants(variants);
-  for (auto& contender : contenders) start(contender, ranks);
-  for (const int64_t bytes : sizes_for(ranks)) observer_.on_point(measure(contenders, ranks, bytes));
-}
-
-void BenchDriver::start(Contender& contender, int ranks) {
-  const auto& of = contender.command.of;
-  observer_.on_progress(done_ / work_,
-                        fmt::format("{} ranks  starting {} ({})", ranks, of.subject, of.variant));
-  try {
-    contender.running = std::make_unique<RunningSubject>(
-        contender.command,
-        RunningSubject::Options{
-            .ranks = ranks, .folder = contender.folder, .environment = options_.environment},
-        warden_, signals_);
-    contender.running->await_ready(Deadline::after(options_.timeout));
-  } catch (const SubjectFailed& error) {
-    problem(contender, error.what());
-  } catch (const Error& error) {
-    problem(contender, fmt::format("{} ({}): {}", of.subject, of.variant, error.what()));
-  }
-}
-
-BenchPoint BenchDriver::measure(std::vector<Contender>& contenders, int ranks, int64_t bytes) {
-  for (auto& contender : contenders) {
-    advance(contender, ranks, bytes);
-    begin_size(contender, bytes);
-  }
-  const size_t count = contenders.size();
-  for (int round = 0; round < options_.rounds; ++round) {
-    for (size_t i = 0; i < count; ++i) {
-      Contender& contender = contenders[(i + static_cast<size_t>(round)) % count];
-      advance(contender, ranks, bytes);
-      take_samples(contender, fmt::format("run {} {} {} {} {}", options_.settings.collective, bytes,
-                                          contender.batch(), options_.samples, contender.batch()));
-    }
-  }
   BenchPoint point = {.ranks = ranks, .bytes = bytes, .results = {}};
-  for (auto& contender : contenders) {
-    if (!contender.takes_part) continue;
-    point.results.push_back({.of = contender.command.of,
-                             .median_us = percentile(contender.samples, 0.5),
-                             .p10_us = percentile(contender.samples, 0.1),
-                             .p90_us = percentile(contender.samples, 0.9),
-                             .verified = contender.verified});
+  for (auto& entry : entries) {
+    if (!entry.takes_part) continue;
+    point.results.push_back({.of = entry.contender.of(),
+                             .median_us = percentile(entry.samples, 0.5),
+                             .p10_us = percentile(entry.samples, 0.1),
+                             .p90_us = percentile(entry.samples, 0.9),
+                             .verified = entry.verified});
   }
   return point;
 }
 
 // The first samples only say how often a sample is to repeat the collective.
-void BenchDriver::begin_size(Contender& contender, int64_t bytes) {
-  contender.takes_part = contender.running != nullptr;
-  contender.verified = true;
-  contender.fastest_us = INFINITY;
-  take_samples(contender,
-               fmt::format("run {} {} 1 {} 1", options_.settings.collective, bytes, kFirstSamples));
-  contender.samples.clear();
+void BenchDriver::begin_size(Entry& entry, int64_t bytes) {
+  entry.takes_part = entry.contender.running();
+  entry.verified = true;
+  entry.fastest_us = INFINITY;
+  take_samples(entry, fmt::format("run {} {} 1 {} 1", options_.settings.collective, bytes, kFirstSamples));
+  entry.samples.clear();
 }
 
-void BenchDriver::take_samples(Contender& contender, const std::string& command) {
-  if (!contender.takes_part) return;
-  const auto& of = contender.command.of;
-  try {
-    const auto lines = contender.running->ask(command, Deadline::after(options_.timeout));
-    if (lines.front().starts_with("skip ")) {
-      contender.takes_part = false;
-      const auto text =
-          fmt::format("{} ({}) is left out: {}", of.subject, of.variant, lines.front().substr(5));
-      if (said_.insert(text).second) observer_.on_notice(text);
-      return;
-    }
-    const auto answer = parse_answers(lines);
-    if (!answer) {
-      return problem(contender,
-                     fmt::format("{} ({}), {} ranks: no samples in the answers to '{}': {}", of.subject,
-                                 of.variant, lines.size(), command, fmt::join(lines, "; ")));
-    }
-    for (const double sample : answer->samples) {
-      contender.samples.push_back(sample);
-      contender.fastest_us = std::min(contender.fastest_us, sample);
-    }
-    if (!answer->verified && contender.verified) {
-      contender.verified = false;
-      all_well_ = false;
-      observer_.on_notice(fmt::format("{} ({}), {} ranks: a wrong result of '{}'", of.subject, of.variant,
-                                      lines.size(), command));
-    }
-  } catch (const SubjectFailed& error) {
-    problem(contender, error.what());
+void BenchDriver::take_samples(Entry& entry, const std::string& command) {
+  if (!entry.takes_part) return;
+  const auto lines = entry.contender.ask(command);
+  if (lines && lines->front().starts_with("skip ")) {
+    entry.takes_part = false;
+    const auto& of = entry.contender.of();
+    const auto text =
+        fmt::format("{} ({}) is left out: {}", of.subject, of.variant, lines->front().substr(5));
+    if (said_.insert(text).second) observer_.on_notice(text);
+    return;
+  }
+  const auto answer = lines ? parse_answers(*lines) : std::nullopt;
+  if (!answer) {
+    entry.takes_part = false;
+    if (lines)
+      entry.contender.fail(fmt::format("{}: no samples in the answers to '{}': {}", entry.contender.name(),
+                                       command, fmt::join(*lines, "; ")));
+    return;
+  }
+  for (const double sample : answer->samples) {
+    entry.samples.push_back(sample);
+    entry.fastest_us = std::min(entry.fastest_us, sample);
+  }
+  if (!answer->verified && entry.verified) {
+    entry.verified = false;
+    stage_.problem(fmt::format("{}: a wrong result of '{}'", entry.contender.name(), command));
   }
 }
 
-void BenchDriver::problem(Contender& contender, const std::string& what) {
-  all_well_ = false;
-  contender.takes_part = false;
-  observer_.on_notice(what);
-  contender.running.reset();
-}
-
-void BenchDriver::advance(const Contender& contender, int ranks, int64_t bytes) {
-  const auto& of = contender.command.of;
-  if (contender.running) {
-    observer_.on_progress(done_ / work_, fmt::format("{} ranks  {}  {} ({})", ranks, format_size(bytes),
-                                                     of.subject, of.variant));
+void BenchDriver::advance(const Contender& contender, int64_t bytes) {
+  const auto& of = contender.of();
+  if (contender.running()) {
+    observer_.on_progress(done_ / work_, fmt::format("{} ranks  {}  {} ({})", contender.ranks(),
+                                                     format_size(bytes), of.subject, of.variant));
   }
   done_ += cost_of(bytes);
 }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "muster/bench_svg.h"
+
 namespace muster {
 namespace {
 
@@ -19,40 +21,6 @@ constexpr double kBottom = 380;
 constexpr double kLegendLine = 22;
 constexpr int kMostSizeLabels = 8;
 constexpr std::array kDashes = {"", "7 3", "2 3", "9 3 2 3", "4 4"};
-constexpr const char* kStyle =
-    "<style>text{font-family:sans-serif;font-size:13px;fill:#212529}.title{font-size:16px;font-weight:bold}"
-    ".tick{font-size:12px;fill:#495057}.grid{stroke:#e9ecef}.frame{stroke:#868e96;fill:none}"
-    "polyline{fill:none;stroke-linejoin:round}</style>\n";
-
-const char* colour_of(const std::string& subject) {
-  static const std::map<std::string, const char*> colours = {{"muster", "#c2255c"},
-                                                             {"gloo", "#2b8a3e"},
-                                                             {"openmpi", "#1971c2"},
-                                                             {"mpich", "#e8590c"},
-                                                             {"floor", "#868e96"}};
-  const auto found = colours.find(subject);
-  return found != colours.end() ? found->second : "#7048e8";
-}
-
-std::string escape(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
 
 /// From a logarithm to a place on the page.
 struct Axis {
@@ -94,7 +62,7 @@ class Panel {
 
   std::string draw() const {
     std::string svg =
-        fmt::format("<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n", kLeft, escape(title_));
+        fmt::format("<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n", kLeft, svg_escape(title_));
     svg += size_grid() + value_grid();
     svg += fmt::format("<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n", kLeft, kTop,
                        kRight - kLeft, kBottom - kTop);
@@ -194,7 +162,7 @@ class Panel {
     return fmt::format(
         "<line {} x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/><text x=\"{}\" y=\"{}\">{}</text>\n", stroke(line),
         kRight + 16, y, kRight + 46, y, kRight + 54, y + 4,
-        escape(fmt::format("{}: {}", line.of.subject, line.of.variant)));
+        svg_escape(fmt::format("{}: {}", line.of.subject, line.of.variant)));
   }
 
   const PlotValue value_;
@@ -209,19 +177,14 @@ class Panel {
 std::string plot_svg(const std::string& collective, PlotValue value, const std::vector<BenchPoint>& points) {
   std::map<int, std::vector<BenchPoint>> by_ranks;
   for (const auto& point : points) by_ranks[point.ranks].push_back(point);
-  const double height = kPanelHeight * static_cast<double>(by_ranks.size());
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\">\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-      kWidth, height);
-  svg += kStyle;
+  std::string svg;
   double top = 0;
   for (const auto& [ranks, some] : by_ranks) {
     svg += fmt::format("<g transform=\"translate(0 {})\">\n{}</g>\n", top,
                        Panel(collective, value, some).draw());
     top += kPanelHeight;
   }
-  return svg + "</svg>\n";
+  return svg_document(kWidth, top, svg);
 }
 
 }  // namespace muster

@@ -113,6 +113,7 @@ RunningSubject::RunningSubject(SubjectCommand command, Options options, Warden& 
     added.in = open_fifo(options.folder / fmt::format("{}.in", rank));
     added.out = open_fifo(options.folder / fmt::format("{}.out", rank));
   }
+  for (const auto& name : command_.without) options.environment.unset(name);
   for (const auto& [name, value] : command_.variables) options.environment.set(name, value);
   const auto search_path = options.environment.get("PATH").value_or("/usr/bin:/bin");
   for (auto arguments : command_.processes) {
@@ -217,8 +218,7 @@ void RunningSubject::fail(const std::string& what) {
   for (const auto& process : processes_) {
     if (process.task->exit()) ends += fmt::format("; {} {}", process.name, process.task->exit()->describe());
   }
-  raise<SubjectFailed>("{} ({}), {} ranks: {}{}{}", command_.of.subject, command_.of.variant, ranks_.size(),
-                       what, ends, last_lines(output_));
+  raise<SubjectFailed>("{}: {}{}{}", describe(command_.of, ranks_.size()), what, ends, last_lines(output_));
 }
 
 void RunningSubject::wait_for_answers(Deadline deadline) {
@@ -263,6 +263,12 @@ bool RunningSubject::all_ended() {
   bool all = true;
   for (const auto& process : processes_) all &= process.task->reap();
   return all;
+}
+
+std::vector<pid_t> RunningSubject::pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& rank : ranks_) pids.push_back(rank.pid);
+  return pids;
 }
 
 void RunningSubject::tell_to_quit() {

@@ -1,7 +1,7 @@
 #pragma once
 
 // A subject of `muster bench` as running processes, and the conversation with its ranks
-// (bench/peers/harness.h).
+// (bench/peers/conversation.h).
 //
 // One thread. Signals are read from a descriptor, so that every wait here can be interrupted.
 
@@ -92,6 +92,9 @@ class RunningSubject {
   /// The answers of all ranks to a command, in their order. Throws SubjectFailed, Interrupted; then the
   /// subject is of no further use.
   std::vector<std::string> ask(const std::string& command, Deadline deadline);
+
+  /// Of all ranks in their order, after await_ready().
+  std::vector<pid_t> pids() const;
 
   /// Asks all ranks to end, and does not wait: so that several subjects can end at the same time.
   void tell_to_quit();

@@ -103,6 +103,10 @@ double bus_factor(std::string_view collective, int ranks) {
   return collective == "barrier" ? 0 : 1;
 }
 
+std::string describe(const BenchVariant& of, size_t ranks) {
+  return fmt::format("{} ({}), {} {}", of.subject, of.variant, ranks, ranks == 1 ? "rank" : "ranks");
+}
+
 const BenchResult* best_of(const BenchPoint& point, std::string_view subject) {
   const BenchResult* best = nullptr;
   for (const auto& result : point.results) {

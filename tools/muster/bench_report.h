@@ -3,6 +3,7 @@
 // What `muster bench` says: sizes as the user writes them, statistics of samples, bandwidths by nccl-tests'
 // formulas, the table and the lines of JSON. Pure values and functions.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,6 +44,9 @@ struct BenchVariant {
 
   bool operator==(const BenchVariant&) const = default;
 };
+
+/// "openmpi (tcp), 2 ranks"
+std::string describe(const BenchVariant& of, size_t ranks);
 
 /// The samples of one variant, in microseconds; each is that of the slowest rank.
 struct BenchResult {

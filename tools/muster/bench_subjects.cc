@@ -155,30 +155,40 @@ std::vector<SubjectCommand> subject_commands(const BenchSettings& settings, int 
   return Commands(settings, ranks, cores).all();
 }
 
-std::vector<std::string> choose_peers(const std::vector<std::string>& named,
-                                      const std::filesystem::path& programs, const std::string& search_path) {
+std::vector<std::string> choose_from(const std::vector<PeerState>& peers,
+                                     const std::vector<std::string>& named) {
   std::vector<std::string> chosen;
   std::vector<std::string> known;
-  for (const auto& peer : kPeers) {
-    known.emplace_back(peer.name);
-    if (named.empty() && is_built(peer, programs, search_path)) chosen.emplace_back(peer.name);
+  for (const auto& peer : peers) {
+    known.push_back(peer.name);
+    if (named.empty() && peer.missing.empty()) chosen.push_back(peer.name);
   }
   for (const auto& name : named) {
     const auto peer =
-        std::find_if(kPeers.begin(), kPeers.end(), [&](const Peer& each) { return each.name == name; });
-    if (peer == kPeers.end())
+        std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.name == name; });
+    if (peer == peers.end())
       raise<InvalidArgument>("--peers: '{}' is not one of {}{}", name, fmt::join(known, ", "),
                              suggestion(name, known));
-    if (!is_built(*peer, programs, search_path))
-      raise<InvalidArgument>(
-          "--peers: {} is not built: there is no {} in {}{}. Install {} (scripts/bootstrap bench), then "
-          "configure and "
-          "build again",
-          name, peer->program, programs.string(),
-          peer->launcher == nullptr ? "" : fmt::format(", or no {} in PATH", peer->launcher), peer->packages);
+    if (!peer->missing.empty()) raise<InvalidArgument>("--peers: {} {}", name, peer->missing);
     if (std::find(chosen.begin(), chosen.end(), name) == chosen.end()) chosen.push_back(name);
   }
   return chosen;
+}
+
+std::vector<std::string> choose_peers(const std::vector<std::string>& named,
+                                      const std::filesystem::path& programs, const std::string& search_path) {
+  std::vector<PeerState> peers;
+  for (const auto& peer : kPeers) {
+    std::string missing;
+    if (!is_built(peer, programs, search_path))
+      missing = fmt::format(
+          "is not built: there is no {} in {}{}. Install {} (scripts/bootstrap bench), then configure and "
+          "build again",
+          peer.program, programs.string(),
+          peer.launcher == nullptr ? "" : fmt::format(", or no {} in PATH", peer.launcher), peer.packages);
+    peers.push_back({peer.name, missing});
+  }
+  return choose_from(peers, named);
 }
 
 }  // namespace muster

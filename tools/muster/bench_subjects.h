@@ -31,14 +31,25 @@ struct SubjectCommand {
   BenchVariant of;
   /// The arguments of each process, the program first. The word DIR stands for the folder of its FIFOs.
   std::vector<std::vector<std::string>> processes;
-  std::map<std::string, std::string> variables;  ///< of the environment, beside what is there
+  std::map<std::string, std::string> variables = {};  ///< of the environment, beside what is there
+  std::vector<std::string> without = {};              ///< variables that are taken out of what is there
 };
+
+/// A peer, and when it can't run: why not, and what to do.
+struct PeerState {
+  std::string name;
+  std::string missing;
+};
+
+/// Those named, or all that can run when none are named; each once. Throws InvalidArgument for one that does
+/// not exist or can't run.
+std::vector<std::string> choose_from(const std::vector<PeerState>& peers,
+                                     const std::vector<std::string>& named);
 
 /// All variants for `ranks` ranks: Muster first, the peers, the floor.
 std::vector<SubjectCommand> subject_commands(const BenchSettings& settings, int ranks, int cores);
 
-/// Those named, or those that are built when none are named. `search_path` (as PATH) is where mpirun is
-/// looked for. Throws InvalidArgument for one that does not exist, or is not built (with what to install).
+/// choose_from() the peers of collectives. `search_path` (as PATH) is where mpirun is looked for.
 std::vector<std::string> choose_peers(const std::vector<std::string>& named,
                                       const std::filesystem::path& programs, const std::string& search_path);
 
