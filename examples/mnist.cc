@@ -57,12 +57,13 @@ int main(int argc, char** argv) {
     const auto train = muster::load_mnist(folder, /*train=*/true);
     const auto test = muster::load_mnist(folder, /*train=*/false);
 
+    const muster::Shard shard(train.size(), {.worker = job.worker(), .workers = job.workers()});
+    const int64_t steps = epochs * shard.batches(batch);
     torch::manual_seed(1);
     Net net;
-    muster::Trainer trainer(job, net, muster::sgd({.lr = lr, .momentum = 0.9}));
-    const muster::Shard shard(train.size(), {.worker = job.worker(), .workers = job.workers()});
-    muster::Progress progress(job.is_chief() ? job.config().progress : muster::ProgressStyle::kOff,
-                              epochs * shard.batches(batch));
+    muster::Trainer trainer(job, net, muster::sgd({.lr = lr, .momentum = 0.9}),
+                            {.schedule = muster::cosine_decay({.steps = steps})});
+    muster::Progress progress(job.is_chief() ? job.config().progress : muster::ProgressStyle::kOff, steps);
     for (int epoch = 0; epoch < epochs; ++epoch) {
       for (const torch::Tensor& index : shard.epoch(epoch, batch)) {
         trainer.step(

@@ -18,6 +18,9 @@ namespace {
 
 using Clock = Deadline::Clock;
 
+// Whoever can name the worker that is waited for gives up first; the others wait this many times as long.
+constexpr int kMorePatience = 2;
+
 }  // namespace
 
 AllReduceStrategy::AllReduceStrategy(Options options)
@@ -74,7 +77,8 @@ void AllReduceStrategy::allocate() {
                                                           .between = std::move(between_),
                                                           .layout = *layout_,
                                                           .board = *board_,
-                                                          .sums = buffers_.sums});
+                                                          .sums = buffers_.sums,
+                                                          .timeout = kMorePatience * options_.timeout});
   }
 }
 
@@ -111,7 +115,8 @@ void AllReduceStrategy::begin(const StepStart& start) {
   settled_ = 0;
   waited_ = worked_ = {};
   ++uses_[kReduce];
-  board_->announce(round_, {.weight = start.weight, .total = start.total, .changed = start.changed});
+  board_->announce(round_,
+                   {.weight = start.weight, .total = start.total, .lr = start.lr, .changed = start.changed});
   if (courier_) courier_->begin(round_);
 }
 
@@ -181,7 +186,7 @@ void AllReduceStrategy::reduce_and_apply(size_t chunk) {
 
 UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
   return {.step = updates_[parameter] + 1,
-          .lr = start_.lr,
+          .lr = lr_,
           .gradient_scale = scale_,
           .adapt = (*layout_)[parameter].shape.size() > 1};
 }
@@ -247,6 +252,7 @@ StepResult AllReduceStrategy::finish(double loss) {
     return result;
   }
   scale_ = start_.gradient_scale / control.total;
+  lr_ = control.lr;
   result.applied = true;
   if (hosts_ == 1) {
     if (fused) {
@@ -314,7 +320,7 @@ StepBoard::Control AllReduceStrategy::gather_control() {
     }
     return true;
   });
-  StepBoard::Control control;
+  StepBoard::Control control = {.lr = board_->announcement(0, round_).lr};
   for (int i = 0; i < host_.size(); ++i) {
     control.total += board_->announcement(i, round_).total;
     control.changed += board_->announcement(i, round_).changed ? 1 : 0;
@@ -358,10 +364,10 @@ void AllReduceStrategy::wait(const Ready& is_ready) {
 void AllReduceStrategy::check_waiting(Clock::time_point since, bool& warned) {
   if (courier_) courier_->check();
   std::vector<int> ranks;
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
-  const bool late = waited > options_.timeout;
-  std::string who = who_is_missing(&ranks);
+  const std::string who = who_is_missing(&ranks);
   host_.check(fmt::format("step {}", step_ + 1), ranks);
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
+  const bool late = waited > options_.timeout * (ranks.empty() ? kMorePatience : 1);
   if (waited <= options_.stall_warning && !late) return;
   const std::string text = fmt::format("{}; waiting for {}", who, format_duration(waited));
   if (!warned) log_warning("{}", text);

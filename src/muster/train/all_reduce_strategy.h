@@ -113,6 +113,7 @@ class AllReduceStrategy : public Strategy {
   int64_t step_ = 0;  // rounds in which somebody brought something
   StepStart start_;
   double scale_ = 1;
+  double lr_ = 0;
   size_t settled_ = 0;  // parameters up to here are known to be delivered by all
   std::array<uint64_t, StepBoard::kStages> uses_{};
   std::vector<Norms> norms_;  // of each parameter

@@ -64,7 +64,8 @@ class Worker {
   /// Delivers those parameters for which `has` holds.
   template <typename Has>
   StepResult step(int number, double weight, const Has& has) {
-    strategy_.begin({.weight = weight, .total = weight, .lr = 0.1});
+    // The rate of the chief counts.
+    strategy_.begin({.weight = weight, .total = weight, .lr = comm_.rank() == 0 ? 0.1 : 7});
     gradients_.assign(layout().size(), {});
     for (size_t p = 0; p < layout().size(); ++p) {
       if (weight == 0 || !has(p)) continue;

@@ -70,7 +70,8 @@ void Courier::carry(uint64_t round) {
   for (size_t i = 0; i < buckets.size(); ++i) {
     const auto& bucket = buckets[i];
     wait([&] { return options_.board.bucket_done(i).load() >= carried_ * bucket.chunks; });
-    options_.between->all_reduce(options_.sums + bucket.offset, bucket.count, bucket.dtype);
+    options_.between->all_reduce(options_.sums + bucket.offset, bucket.count, bucket.dtype, ReduceOp::kSum,
+                                 Deadline::after(options_.timeout));
   }
   wait([&] {
     for (int i = 0; i < host_.size(); ++i) {
@@ -90,6 +91,7 @@ void Courier::gather_control(uint64_t round) {
   for (int i = 0; i < host_.size(); ++i) {
     const auto& said = board.announcement(i, round);
     control.total += said.total;
+    if (host_.ranks()[static_cast<size_t>(i)] == 0) control.lr = said.lr;
     if (said.total > 0) control.loss += said.total * board.loss(i, round);
     control.changed += said.changed ? 1 : 0;
   }
@@ -98,7 +100,8 @@ void Courier::gather_control(uint64_t round) {
     for (int i = 0; i < host_.size(); ++i) board.touched(p) += board.delivery(i, round, p).exists ? 1 : 0;
   }
   board.control() = control;
-  options_.between->all_reduce(board.control_values(), board.control_count(), DType::kFloat64);
+  options_.between->all_reduce(board.control_values(), board.control_count(), DType::kFloat64, ReduceOp::kSum,
+                               Deadline::after(options_.timeout));
 }
 
 size_t measure_bucket(Communicator& between, size_t most) {

@@ -30,6 +30,7 @@ class Courier {
     const ParameterLayout& layout;
     StepBoard& board;
     std::byte* sums = nullptr;
+    std::chrono::milliseconds timeout{0};  ///< for the other hosts, in each operation
   };
 
   explicit Courier(Options options);

@@ -36,6 +36,7 @@ class StepBoard {
   struct Announcement {
     double weight = 0;
     double total = 0;
+    double lr = 0;  ///< of the chief counts
     bool changed = false;
   };
 
@@ -88,6 +89,7 @@ class StepBoard {
   struct Control {
     double total = 0;
     double loss = 0;
+    double lr = 0;
     double changed = 0;
   };
   std::atomic<uint64_t>& round_arrived() { return head().arrived; }

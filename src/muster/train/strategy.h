@@ -27,7 +27,7 @@ namespace muster {
 struct StepStart {
   double weight = 0;          ///< what its gradients are multiplied by
   double total = 0;           ///< what it adds to the divisor of the average
-  double lr = 0;              ///< the learning rate
+  double lr = 0;              ///< the learning rate; the chief's counts
   double gradient_scale = 1;  ///< the average is multiplied by it: one over the loss scale
   bool changed = false;       ///< its model has other parameters than before: it brings nothing else
 };

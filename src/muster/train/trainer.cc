@@ -1,5 +1,7 @@
 #include "muster/train/trainer.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <sstream>
@@ -69,6 +71,9 @@ class Trainer::Impl {
       raise<InvalidArgument>("TrainerOptions::clip_norm is {}; it must not be negative", options_.clip_norm);
     if (options_.max_steps < 0)
       raise<InvalidArgument>("TrainerOptions::max_steps is {}; it must not be negative", options_.max_steps);
+    if (options_.loss_scale < 0)
+      raise<InvalidArgument>("TrainerOptions::loss_scale is {}; it must not be negative",
+                             options_.loss_scale);
     loss_scale_ = options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale();
     take_model();
   }
@@ -82,9 +87,10 @@ class Trainer::Impl {
     const auto start = Clock::now();
     check_usable();
     broken_ = true;  // until the step has ended well
+    exchanged_ = {};
     const TensorMemory::Scope scope(memory_);
     if (batches_ == 0) {
-      for (const auto& hook : before_) hook();
+      call(before_);
       begin_step();
     }
     ++batches_;
@@ -94,7 +100,7 @@ class Trainer::Impl {
     last_loss_ += compute(loss);
     if (last) end_step();
     broken_ = false;
-    metrics_.total += Clock::now() - start;
+    metrics_.compute += Clock::now() - start - exchanged_;
     return true;
   }
 
@@ -108,7 +114,7 @@ class Trainer::Impl {
     }
     while (!done()) {
       begin_step();
-      if (!strategy_) make_strategy();
+      if (!strategy_ && !make_strategy()) break;
       begin_round();
       if (finish_round(0)) break;
     }
@@ -130,9 +136,13 @@ class Trainer::Impl {
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const bool training = module_.is_training();
+      const auto parts = module_.modules(/*include_self=*/false);
+      std::vector<bool> modes;
+      for (const auto& part : parts) modes.push_back(part->is_training());
       module_.eval();
       body(sums);
       module_.train(training);
+      for (size_t i = 0; i < parts.size(); ++i) parts[i]->train(modes[i]);  // a module stands before its own
     }
     return add_up(communicator_, sums);
   }
@@ -148,7 +158,7 @@ class Trainer::Impl {
   Metrics metrics() const {
     Metrics metrics = metrics_;
     metrics.learning_rate = learning_rate();
-    metrics.compute = metrics.total - metrics.wait - metrics.update;
+    metrics.total = metrics.compute + metrics.wait + metrics.update;
     if (metrics.total.count() > 0)
       metrics.samples_per_second = static_cast<double>(metrics.samples) / metrics.total.count();
     return metrics;
@@ -165,19 +175,37 @@ class Trainer::Impl {
     if (broken_) throw Aborted("an earlier step of this Trainer failed: it can't go on");
   }
 
+  // Hooks may use the Trainer.
+  void call(const std::vector<std::function<void()>>& hooks) {
+    broken_ = false;
+    try {
+      for (const auto& hook : hooks) hook();
+    } catch (...) {
+      broken_ = true;
+      throw;
+    }
+    broken_ = true;
+  }
+
   // The same model everywhere, with the chief's values.
   void take_model() {
     model_.emplace(module_);
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
-    const auto signatures = gather_texts(communicator_, model_->signature());
+    const auto signatures = gather_texts(communicator_, describe_options() + model_->signature());
     for (size_t rank = 1; rank < signatures.size(); ++rank) {
       const std::string difference = first_difference(signatures[0], signatures[rank]);
       if (!difference.empty())
-        raise<InvalidArgument>("the workers have different models: {}: where {}",
-                               describe(static_cast<int>(rank)), difference);
+        raise<InvalidArgument>("the workers do not train the same: {}: {}", describe(static_cast<int>(rank)),
+                               difference);
     }
     const torch::NoGradGuard no_grad;
     for (auto& tensor : model_->tensors()) broadcast(tensor);
+  }
+
+  std::string describe_options() const {
+    return fmt::format("options {} max_steps {} accumulate {} clip_norm {} loss_scale {} precision {}\n",
+                       rule_->name(), options_.max_steps, options_.accumulate, options_.clip_norm,
+                       loss_scale_, job_.config().precision);
   }
 
   void broadcast(torch::Tensor& tensor) {
@@ -228,7 +256,7 @@ class Trainer::Impl {
 
   void begin_step() {
     broadcast_buffers();
-    if (strategy_ && model_->has_changed()) change_model();
+    if (model_->has_changed()) change_model();
     model_->clear_gradients();
     model_->forget_order();
     model_->note_references();
@@ -311,8 +339,9 @@ class Trainer::Impl {
     metrics_.gradient_norm = result.gradient_norm;
     metrics_.wait += result.wait;
     metrics_.update += result.update;
+    exchanged_ = result.wait + result.update;
     adjust_loss_scale(result.applied);
-    for (const auto& hook : after_) hook();
+    call(after_);
     return false;
   }
 
@@ -328,13 +357,23 @@ class Trainer::Impl {
     }
   }
 
+  // Weights are relative to the largest batch, so that they are 1 where all are the same. False when nobody
+  // has one.
+  bool agree_on_unit() {
+    std::array<int64_t, 2> most = {batches_, batches_ > 0 ? samples_ / batches_ : 0};
+    communicator_.all_reduce(most.data(), most.size(), DType::kInt64, ReduceOp::kMax);
+    unit_ = most[1];
+    return most[0] > 0;
+  }
+
   // After the first backward pass, when it is known in which order gradients come: the chief's order counts.
-  void make_strategy() {
-    std::vector<int64_t> agreed = {options_.accumulate > 0 && batches_ > 0 ? samples_ / batches_ : 0};
+  // False when nobody has had one.
+  bool make_strategy() {
+    if (!agree_on_unit()) return false;
+    std::vector<int64_t> agreed;
     for (const size_t i : model_->order()) agreed.push_back(static_cast<int64_t>(i));
     communicator_.broadcast(agreed.data(), agreed.size(), DType::kInt64, 0);
-    unit_ = agreed[0];
-    model_->reorder({agreed.begin() + 1, agreed.end()});
+    model_->reorder({agreed.begin(), agreed.end()});
     const Config& config = job_.config();
     auto made = std::make_unique<AllReduceStrategy>(
         AllReduceStrategy::Options{.communicator = communicator_,
@@ -347,35 +386,55 @@ class Trainer::Impl {
                                    .stall_warning = config.stall_warning,
                                    .describe = [this](int rank) { return describe(rank); }});
     model_->move_to(made->layout(), made->parameters(), made->initialises());
-    if (before_change_) carry_over(*before_change_, *made);
-    before_change_.reset();
+    give_state(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
     if (job_.is_chief()) log_info("{}", strategy_->explain());
+    return true;
   }
 
-  // The model has other parameters than before: makes the strategy anew, with what is known of those that
+  // The model has other parameters than before: the strategy is made anew, with what is known of those that
   // stay.
   void change_model() {
-    strategy_->begin({.changed = true});
-    strategy_->finish(0);
-    model_->move_back();
-    before_change_ = std::move(strategy_);
+    std::unique_ptr<Strategy> before;  // until all have left it
+    if (strategy_) {
+      strategy_->begin({.changed = true});
+      strategy_->finish(0);
+      take_state(*strategy_);
+      model_->move_back();
+      before = std::move(strategy_);
+    }
     take_model();
   }
 
-  void carry_over(Strategy& from, Strategy& to) {
-    const ParameterLayout& before = from.layout();
-    const ParameterLayout& now = to.layout();
-    for (size_t i = 0; i < now.size(); ++i) {
-      for (size_t j = 0; j < before.size(); ++j) {
-        if (now[i] != before[j]) continue;
-        to.set_updates(i, from.updates(j));
-        if (!to.initialises()) continue;
-        const size_t bytes = now[i].count() * size_of(now[i].state_dtype());
-        for (size_t slot = 0; slot < rule_->slots(); ++slot)
-          memcpy(to.slot(slot) + now.state_offset(i), from.slot(slot) + before.state_offset(j), bytes);
+  // What the update rule knows of a parameter; the slots where this worker fills them.
+  struct State {
+    int64_t updates = 0;
+    std::vector<std::vector<std::byte>> slots;
+  };
+
+  void take_state(Strategy& from) {
+    const ParameterLayout& layout = from.layout();
+    for (size_t i = 0; i < layout.size(); ++i) {
+      State state = {.updates = from.updates(i)};
+      for (size_t slot = 0; slot < rule_->slots() && from.initialises(); ++slot) {
+        const std::byte* begin = from.slot(slot) + layout.state_offset(i);
+        state.slots.emplace_back(begin, begin + layout[i].count() * size_of(layout[i].state_dtype()));
       }
+      states_[layout[i].to_string()] = std::move(state);
+    }
+  }
+
+  // What is left is of parameters that are frozen now.
+  void give_state(Strategy& to) {
+    const ParameterLayout& layout = to.layout();
+    for (size_t i = 0; i < layout.size(); ++i) {
+      const auto found = states_.extract(layout[i].to_string());
+      if (found.empty()) continue;
+      to.set_updates(i, found.mapped().updates);
+      const auto& slots = found.mapped().slots;
+      for (size_t slot = 0; slot < slots.size(); ++slot)
+        std::copy(slots[slot].begin(), slots[slot].end(), to.slot(slot) + layout.state_offset(i));
     }
   }
 
@@ -387,15 +446,15 @@ class Trainer::Impl {
   const Precision precision_;
   TensorMemory memory_;
   std::optional<FlatModel> model_;
-  std::unique_ptr<Strategy> strategy_;       // from the first step on
-  std::unique_ptr<Strategy> before_change_;  // of the model as it was
+  std::unique_ptr<Strategy> strategy_;   // from the first step on
+  std::map<std::string, State> states_;  // of parameters that were trained before the model changed
   std::shared_ptr<void> buffer_memory_;
   size_t buffer_bytes_ = 0;
   std::vector<std::function<void()>> before_;
   std::vector<std::function<void()>> after_;
 
   int64_t steps_ = 0;
-  int64_t unit_ = 0;  // samples of the chief's first batch: what weights are relative to
+  int64_t unit_ = 0;  // samples of the largest first batch: what weights are relative to
   double loss_scale_ = 0;
   int64_t steps_with_scale_ = 0;
   Metrics metrics_;
@@ -405,6 +464,7 @@ class Trainer::Impl {
   int batches_ = 0;
   int64_t samples_ = 0;
   double last_loss_ = 0;
+  std::chrono::duration<double> exchanged_{0};  // waiting and updating, not computing
   bool delivering_ = false;
   std::vector<bool> delivered_;
 };
