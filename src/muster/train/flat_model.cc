@@ -99,9 +99,11 @@ std::vector<ParameterInfo> FlatModel::infos() const {
 std::string FlatModel::signature() const {
   std::string text;
   for (const auto& item : module_.named_parameters()) {
-    text +=
-        line_of(item.value().requires_grad() ? "parameter" : "frozen parameter", item.key(), item.value()) +
-        "\n";
+    const auto& tensor = item.value();
+    text += line_of(tensor.requires_grad() ? "parameter" : "frozen parameter", item.key(), tensor);
+    if (tensor.is_non_overlapping_and_dense() && !tensor.is_contiguous())  // move_to keeps it
+      text += fmt::format(" with strides [{}]", fmt::join(tensor.strides(), ", "));
+    text += "\n";
   }
   for (const auto& item : module_.named_buffers()) text += line_of("buffer", item.key(), item.value()) + "\n";
   return text;

@@ -48,7 +48,7 @@ struct SyncNormalise : torch::autograd::Function<SyncNormalise> {
     Tensor output = (input - spread(mean, input)) * spread(inverse, input);
     context->save_for_backward({input, weight, mean, inverse, count});
     context->saved_data["communicator"] = communicator;
-    if (weight.defined()) output = output * spread(weight, input) + spread(bias, input);
+    output = output * spread(weight, input) + spread(bias, input);
     context->mark_non_differentiable({mean, variance, count});
     return {output, mean, variance, count};
   }
@@ -71,7 +71,6 @@ struct SyncNormalise : torch::autograd::Function<SyncNormalise> {
     Tensor back = gradient - spread(sums.slice(0, 0, channels), input) -
                   normal * spread(sums.slice(0, channels, 2 * channels), input);
     back = back * inverse;
-    if (!weight.defined()) return {back, Tensor(), Tensor(), Tensor(), Tensor()};
     return {back * spread(weight, input), product.to(weight.scalar_type()), sum.to(weight.scalar_type()),
             Tensor(), Tensor()};
   }
@@ -107,8 +106,11 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (!is_training() && running_mean.defined()) {
     return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0, options_.eps(), false);
   }
+  // A Function takes no undefined tensor.
+  const Tensor scale = weight.defined() ? weight : torch::ones({options_.num_features()}, input.options());
+  const Tensor shift = bias.defined() ? bias : torch::zeros_like(scale);
   const auto found =
-      SyncNormalise::apply(input, weight, bias, reinterpret_cast<int64_t>(&communicator_), options_.eps());
+      SyncNormalise::apply(input, scale, shift, reinterpret_cast<int64_t>(&communicator_), options_.eps());
   if (is_training() && running_mean.defined()) {
     const torch::NoGradGuard no_grad;
     const double share = momentum();

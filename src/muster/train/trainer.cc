@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <optional>
-#include <sstream>
 
 #include <fmt/format.h>
 
@@ -15,6 +14,7 @@
 #include "muster/train/flat_model.h"
 #include "muster/train/gather.h"
 #include "muster/train/precision.h"
+#include "muster/train/replication.h"
 #include "muster/train/tensor_memory.h"
 
 namespace muster {
@@ -24,34 +24,11 @@ using Clock = Deadline::Clock;
 
 constexpr int64_t kStepsBeforeScaleGrows = 2000;
 
-// Lines of two texts, where they first differ.
-std::string first_difference(const std::string& a, const std::string& b) {
-  std::istringstream left(a);
-  std::istringstream right(b);
-  std::string x;
-  std::string y;
-  for (;;) {
-    const bool has_x = static_cast<bool>(std::getline(left, x));
-    const bool has_y = static_cast<bool>(std::getline(right, y));
-    if (!has_x && !has_y) return "";
-    if (has_x != has_y || x != y)
-      return fmt::format("the chief has {}, it has {}", has_x ? x : "no more", has_y ? y : "no more");
-  }
-}
-
 size_t bucket_of(const Config& config) {
   return config.bucket == "auto" ? 0 : static_cast<size_t>(*parse_bytes(config.bucket));
 }
 
 }  // namespace
-
-std::string Metrics::to_string() const {
-  const double all = total.count() > 0 ? total.count() : 1;
-  std::string text = fmt::format("loss {:.4f}", loss);
-  if (samples > 0) text += fmt::format("  {:.0f} samples/s", samples_per_second);
-  return text + fmt::format("  compute {:.0f} %  wait {:.0f} %  update {:.0f} %", 100 * compute.count() / all,
-                            100 * wait.count() / all, 100 * update.count() / all);
-}
 
 class Trainer::Impl {
  public:
@@ -62,6 +39,7 @@ class Trainer::Impl {
         options_(std::move(options)),
         communicator_(job.communicator()),
         precision_(job.config().precision),
+        buffers_(communicator_),
         memory_([this](size_t bytes) { return communicator_.allocate(bytes); }) {
     if (!rule_)
       raise<InvalidArgument>("the Trainer needs an update rule, such as muster::sgd({{.lr = 0.1}})");
@@ -191,15 +169,9 @@ class Trainer::Impl {
   void take_model() {
     model_.emplace(module_);
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
-    const auto signatures = gather_texts(communicator_, describe_options() + model_->signature());
-    for (size_t rank = 1; rank < signatures.size(); ++rank) {
-      const std::string difference = first_difference(signatures[0], signatures[rank]);
-      if (!difference.empty())
-        raise<InvalidArgument>("the workers do not train the same: {}: {}", describe(static_cast<int>(rank)),
-                               difference);
-    }
-    const torch::NoGradGuard no_grad;
-    for (auto& tensor : model_->tensors()) broadcast(tensor);
+    check_same(communicator_, describe_options() + model_->signature(),
+               [this](int rank) { return describe(rank); });
+    broadcast_tensors(communicator_, model_->tensors());
   }
 
   std::string describe_options() const {
@@ -208,41 +180,8 @@ class Trainer::Impl {
                        loss_scale_, job_.config().precision);
   }
 
-  void broadcast(torch::Tensor& tensor) {
-    if (communicator_.size() == 1 || !tensor.defined() || tensor.numel() == 0) return;
-    auto dense = tensor.contiguous();
-    communicator_.broadcast(dense.data_ptr(), dense.nbytes(), DType::kInt8, 0);
-    if (!dense.is_same(tensor)) tensor.copy_(dense);
-  }
-
   void broadcast_buffers() {
-    if (!options_.broadcast_buffers || communicator_.size() == 1) return;
-    const auto buffers = model_->buffers();
-    size_t bytes = 0;
-    for (const auto& buffer : buffers) bytes += buffer.nbytes();
-    if (bytes == 0) return;
-    if (buffer_bytes_ < bytes) {
-      buffer_memory_ = communicator_.allocate(bytes);
-      buffer_bytes_ = bytes;
-    }
-    const torch::NoGradGuard no_grad;
-    const bool root = communicator_.rank() == 0;
-    auto* at = static_cast<std::byte*>(buffer_memory_.get());
-    const auto move = [&](bool out) {
-      auto* place = at;
-      for (const auto& buffer : buffers) {
-        const auto dense = torch::from_blob(place, buffer.sizes(), buffer.options());
-        if (out) {
-          dense.copy_(buffer);
-        } else {
-          buffer.copy_(dense);
-        }
-        place += buffer.nbytes();
-      }
-    };
-    if (root) move(true);
-    communicator_.broadcast(at, bytes, DType::kInt8, 0);
-    if (!root) move(false);
+    if (options_.broadcast_buffers) buffers_.run(model_->buffers());
   }
 
   std::string describe(int rank) const {
@@ -444,12 +383,11 @@ class Trainer::Impl {
   const TrainerOptions options_;
   Communicator& communicator_;
   const Precision precision_;
+  BufferBroadcast buffers_;
   TensorMemory memory_;
   std::optional<FlatModel> model_;
   std::unique_ptr<Strategy> strategy_;   // from the first step on
   std::map<std::string, State> states_;  // of parameters that were trained before the model changed
-  std::shared_ptr<void> buffer_memory_;
-  size_t buffer_bytes_ = 0;
   std::vector<std::function<void()>> before_;
   std::vector<std::function<void()>> after_;
 

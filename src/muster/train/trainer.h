@@ -18,7 +18,6 @@
 // Not thread-safe: one thread trains. What fails on one worker ends the job on all: an exception from a step
 // is final, and what muster::run makes of it reaches the others as the reason.
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,6 +30,7 @@
 #include "muster/optim/rules.h"
 #include "muster/optim/schedule.h"
 #include "muster/train/job.h"
+#include "muster/train/metrics.h"
 
 namespace muster {
 
@@ -41,24 +41,6 @@ struct TrainerOptions {
   double clip_norm = 0;   ///< the averaged gradient is scaled down to this norm; 0: never
   double loss_scale = 0;  ///< for 16-bit gradients: what the loss is multiplied by at first; 0: not at all
   bool broadcast_buffers = true;  ///< the chief's buffers (of BatchNorm) go to all workers before each step
-};
-
-/// Where the time went, since the Trainer was made or the metrics were reset.
-struct Metrics {
-  int64_t steps = 0;
-  int64_t samples = 0;       ///< of all workers, where the steps were told how many
-  double loss = 0;           ///< of the last step: the mean over all workers
-  double gradient_norm = 0;  ///< of the last step; 0 unless it was needed
-  double learning_rate = 0;
-  int64_t skipped = 0;  ///< steps without an update, because a gradient was not finite
-  double samples_per_second = 0;
-  std::chrono::duration<double> total{0};    ///< in steps
-  std::chrono::duration<double> compute{0};  ///< forward and backward
-  std::chrono::duration<double> wait{0};     ///< for other workers
-  std::chrono::duration<double> update{0};   ///< reducing gradients, updating parameters
-
-  /// "loss 0.0812  3214 samples/s  compute 78 %  wait 3 %  update 19 %"
-  std::string to_string() const;
 };
 
 /// What an evaluation adds up, by name.

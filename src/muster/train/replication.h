@@ -1,0 +1,38 @@
+#pragma once
+
+// What keeps the workers' modules equal, beside the update of trained parameters: they are compared at the
+// start, take over the chief's values, and then its buffers before each step. Called by all ranks.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "muster/collective/communicator.h"
+
+namespace muster {
+
+/// Throws InvalidArgument on all ranks when their descriptions, of several lines, are not the same: with the
+/// first line that differs from the chief's, and `name_of` the rank that has it.
+void check_same(Communicator& communicator, const std::string& description,
+                const std::function<std::string(int rank)>& name_of);
+
+/// Makes the tensors, one after the other, those of rank 0.
+void broadcast_tensors(Communicator& communicator, std::vector<torch::Tensor> tensors);
+
+/// The same for small tensors, all at once and often.
+class BufferBroadcast {
+ public:
+  explicit BufferBroadcast(Communicator& communicator) : communicator_(communicator) {}
+
+  void run(const std::vector<torch::Tensor>& buffers);
+
+ private:
+  Communicator& communicator_;
+  std::shared_ptr<void> memory_;
+  size_t capacity_ = 0;
+};
+
+}  // namespace muster
