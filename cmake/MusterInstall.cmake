@@ -16,6 +16,7 @@ install(TARGETS muster RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY src/muster/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster
   FILES_MATCHING PATTERN "*.h"
   PATTERN "testing" EXCLUDE
+  PATTERN "*_test.h" EXCLUDE
   PATTERN "coordinator_state.h" EXCLUDE  # these two include generated code
   PATTERN "protocol.h" EXCLUDE)
 

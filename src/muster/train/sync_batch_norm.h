@@ -7,8 +7,9 @@
 //   x = norm(x);                                  // [batch, 64, ...]
 //
 // Every forward and backward pass in training adds up a few numbers for each channel over all workers, so all
-// must run it equally often: it does not go with Trainer::join, where some workers have no more data. In
-// evaluation it is an ordinary batch normalisation. Its parameters and buffers have the names of torch's.
+// must run it equally often: it does not go with Trainer::join, where some workers have no more data. It is
+// exact for batches of equal size, and for any sizes under a loss that is a sum over samples. In evaluation
+// it is an ordinary batch normalisation. Its parameters and buffers have the names of torch's.
 
 #include <torch/torch.h>
 

@@ -63,9 +63,11 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
   void* allocate(size_t bytes) {
     const size_t wanted = (bytes + kHead + kPage - 1) / kPage * kPage;
     const std::lock_guard lock(mutex_);
-    const auto found = free_.lower_bound(wanted);
+    auto found = free_.lower_bound(wanted);
     std::byte* block = nullptr;
     if (found != free_.end() && found->first <= wanted + wanted / kSlack) {
+      found =
+          std::prev(free_.upper_bound(found->first));  // of those, what was freed last: it is in the cache
       block = found->second;
       free_bytes_ -= found->first;
       free_.erase(found);
