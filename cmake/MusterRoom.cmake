@@ -3,6 +3,8 @@
 #   scripts/check-layers holds DEPENDS and the includes against the design's table.
 # muster_engine(name SOURCES ... LIBRARIES third party...), muster_no_engine(name packages)
 #   An engine over another library: a module that is loaded when it is asked for, muster_engine_<name>.
+# muster_kernels(result prefix)
+#   The sources <prefix>_{portable,avx2,avx512}.cc, each to be compiled for its instruction set (base/cpu.h).
 # muster_room_test(name SOURCES ... [LIBRARIES ...])
 #   One GoogleTest program a room: muster_<name>_test.
 # muster_room_bench(name SOURCES ...)
@@ -23,6 +25,20 @@ function(muster_room name)
   target_link_libraries(${target} PUBLIC ${ARG_DEPENDS} ${ARG_LIBRARIES}
     PRIVATE $<BUILD_INTERFACE:muster_compile_options>)
   set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS ${target})
+endfunction()
+
+function(muster_kernels result prefix)
+  set(sources ${prefix}_portable.cc)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    list(APPEND sources ${prefix}_avx2.cc ${prefix}_avx512.cc)
+  endif()
+  # Integers wrap; a fused multiply-add must not give one instruction set other bits than another; a root that sets errno is
+  # a call.
+  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O3;-fwrapv;-ffp-contract=off;-fno-math-errno")
+  set_property(SOURCE ${prefix}_avx2.cc APPEND PROPERTY COMPILE_OPTIONS "-mavx2;-mf16c")
+  set_property(SOURCE ${prefix}_avx512.cc APPEND PROPERTY COMPILE_OPTIONS
+    "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mf16c;-mprefer-vector-width=512")
+  set(${result} ${sources} PARENT_SCOPE)
 endfunction()
 
 function(muster_engine name)

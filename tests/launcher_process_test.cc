@@ -116,6 +116,13 @@ class LauncherTest : public ::testing::Test {
   ProcessCluster cluster;
 };
 
+TEST_F(LauncherTest, SettingsReachTheTasks) {
+  const auto result = run_to_end({"--workers", "1", "--bucket", "3M", "--precision", "bf16", "--", "sh", "-c",
+                                  "echo $MUSTER_BUCKET $MUSTER_PRECISION"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("3M bf16"));
+}
+
 TEST_F(LauncherTest, WorkersAndServersMeet) {
   const auto result = run_to_end({"--workers", "2", "--ps", "1", "--", "hello_cluster"});
   EXPECT_EQ(result.exit_code, 0) << result.output;

@@ -36,8 +36,27 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->add_option("--node-rank", options.node, "which of them this is, from 0")
       ->group("Several nodes")
       ->capture_default_str();
-  options.config.add_flags(*app, {"coordinator", "job-id", "interface", "join-timeout", "heartbeat-timeout",
-                                  "log-level", "progress"});
+  // All but who a task is, which is for us to say; the tasks get them as variables.
+  options.config.add_flags(*app, {"coordinator",
+                                  "job-id",
+                                  "interface",
+                                  "join-timeout",
+                                  "heartbeat-timeout",
+                                  "log-level",
+                                  "progress",
+                                  "strategy",
+                                  "bucket",
+                                  "precision",
+                                  "engine",
+                                  "algorithm",
+                                  "shared-memory",
+                                  "wire",
+                                  "sockets",
+                                  "collective-timeout",
+                                  "stall-warning",
+                                  "tls-cert",
+                                  "tls-key",
+                                  "tls-ca"});
   app->add_option("program", options.command, "the program and its arguments, after --")
       ->required()
       ->option_text("program args...");
@@ -45,7 +64,7 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
       "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0, or "
       "that of the task that failed\n"
       "(128 + signal when a signal ended it).\n\n"
-      "  muster run --workers 2 --ps 1 -- hello_cluster\n"
+      "  muster run --workers 2 --precision bf16 -- mnist --epochs 5\n"
       "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train --epochs 5    # on "
       "h1; on h2 with --node-rank 1");
 }

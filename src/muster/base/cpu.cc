@@ -71,9 +71,26 @@ CpuFeatures CpuFeatures::detect() {
   features.amx_described = read_leaf(0x1d).eax >= 1 && read_leaf(0x1d, 1).eax != 0;
   return features;
 }
+
+bool can_run(KernelSet set) {
+  switch (set) {
+    case KernelSet::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    case KernelSet::kAvx2:
+      return __builtin_cpu_supports("avx2");  // with F16C, which came before it
+    case KernelSet::kPortable:
+      return true;
+  }
+  return false;
+}
 #else
 CpuFeatures CpuFeatures::detect() {
   return {};
+}
+
+bool can_run(KernelSet set) {
+  return set == KernelSet::kPortable;
 }
 #endif
 

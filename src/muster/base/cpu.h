@@ -1,6 +1,7 @@
 #pragma once
 
-// What the processor says of itself (CPUID), and how many cores this process may use.
+// What the processor says of itself (CPUID), which kernels it can run, and how many cores this process may
+// use.
 
 #include <string>
 
@@ -18,6 +19,22 @@ struct CpuFeatures {
 
   static CpuFeatures detect();
 };
+
+/// Loops that are compiled from one source for three instruction sets (muster_kernels in
+/// cmake/MusterRoom.cmake), and give the same bits.
+enum class KernelSet { kPortable, kAvx2, kAvx512 };
+
+/// Whether this build has the set, and this processor can run it.
+bool can_run(KernelSet set);
+
+/// The best set that this processor can run: `of` gives the kernels of one.
+template <typename Kernels>
+const Kernels& best_kernels(const Kernels* (*of)(KernelSet)) {
+  for (const KernelSet set : {KernelSet::kAvx512, KernelSet::kAvx2}) {
+    if (can_run(set)) return *of(set);
+  }
+  return *of(KernelSet::kPortable);
+}
 
 /// The cores that this process may run on (its affinity mask).
 int available_cores();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 
+#include "muster/base/cpu.h"
 #include "muster/base/dtype.h"
 #include "muster/collective/operation.h"
 
@@ -16,8 +17,6 @@ struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   int divisor = 1;  ///< what the result is divided by: an average's number of ranks, in its last step
 };
-
-enum class KernelSet { kPortable, kAvx2, kAvx512 };
 
 struct Kernels {
   /// destinations[k][i] = (...(sources[0][i] op sources[1][i]) op ...) / divisor, for every k. Sources are

@@ -8,32 +8,17 @@ extern const UpdateKernels kAvx2UpdateKernels;
 extern const UpdateKernels kAvx512UpdateKernels;
 #endif
 
-const UpdateKernels* update_kernels_of(UpdateKernelSet set) {
-  switch (set) {
+const UpdateKernels* update_kernels_of(KernelSet set) {
+  if (!can_run(set)) return nullptr;
 #if defined(__x86_64__)
-    case UpdateKernelSet::kAvx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-                 ? &kAvx512UpdateKernels
-                 : nullptr;
-    case UpdateKernelSet::kAvx2:
-      // With F16C, which came before it.
-      return __builtin_cpu_supports("avx2") ? &kAvx2UpdateKernels : nullptr;
+  if (set == KernelSet::kAvx512) return &kAvx512UpdateKernels;
+  if (set == KernelSet::kAvx2) return &kAvx2UpdateKernels;
 #endif
-    case UpdateKernelSet::kPortable:
-      return &kPortableUpdateKernels;
-    default:
-      return nullptr;
-  }
+  return &kPortableUpdateKernels;
 }
 
 const UpdateKernels& update_kernels() {
-  static const UpdateKernels& best = []() -> const UpdateKernels& {
-    for (const auto set : {UpdateKernelSet::kAvx512, UpdateKernelSet::kAvx2}) {
-      if (const UpdateKernels* found = update_kernels_of(set)) return *found;
-    }
-    return kPortableUpdateKernels;
-  }();
+  static const UpdateKernels& best = best_kernels(update_kernels_of);
   return best;
 }
 

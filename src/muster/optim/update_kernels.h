@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <span>
 
+#include "muster/base/cpu.h"
 #include "muster/optim/gradients.h"
 #include "muster/optim/update_rule.h"
 
@@ -92,12 +93,10 @@ struct UpdateKernels {
   const char* name;
 };
 
-enum class UpdateKernelSet { kPortable, kAvx2, kAvx512 };
-
 /// The best set for this machine.
 const UpdateKernels& update_kernels();
 
 /// A particular one; nullptr when this machine or this build does not have it.
-const UpdateKernels* update_kernels_of(UpdateKernelSet set);
+const UpdateKernels* update_kernels_of(KernelSet set);
 
 }  // namespace muster

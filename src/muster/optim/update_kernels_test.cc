@@ -105,7 +105,7 @@ constexpr std::array kSizes = {0, 1, 7, 16, 17, 100, 1024, 3001};
 
 std::vector<const UpdateKernels*> vector_sets() {
   std::vector<const UpdateKernels*> sets;
-  for (const auto set : {UpdateKernelSet::kAvx2, UpdateKernelSet::kAvx512}) {
+  for (const auto set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
     if (const auto* found = update_kernels_of(set)) sets.push_back(found);
   }
   return sets;
@@ -119,8 +119,8 @@ TEST(UpdateKernels, EveryRuleGivesTheSameBitsInEverySet) {
           for (const bool flag : {false, true}) {
             Memory expected = fill(dtype, count);
             Memory memory = expected;
-            run_rules(*update_kernels_of(UpdateKernelSet::kPortable), range_of(dtype, expected, count), decay,
-                      flag, expected);
+            run_rules(*update_kernels_of(KernelSet::kPortable), range_of(dtype, expected, count), decay, flag,
+                      expected);
             run_rules(*kernels, range_of(dtype, memory, count), decay, flag, memory);
             EXPECT_EQ(memory, expected)
                 << fmt::format("{}, {} elements of {}", kernels->name, count, name_of(dtype));
@@ -143,7 +143,7 @@ TEST(UpdateKernels, SumsGiveTheSameBitsInEverySet) {
                 {.data = memory.arrays[i % 5].data(), .weight = 0.3 * static_cast<double>(i + 1)});
           }
           std::vector<std::byte> expected(count * sizeof(double)), sum(count * sizeof(double));
-          update_kernels_of(UpdateKernelSet::kPortable)->add_up(dtype, weighted, expected.data(), count);
+          update_kernels_of(KernelSet::kPortable)->add_up(dtype, weighted, expected.data(), count);
           kernels->add_up(dtype, weighted, sum.data(), count);
           EXPECT_EQ(sum, expected) << fmt::format("{}, {} sources of {} elements of {}", kernels->name,
                                                   sources, count, name_of(dtype));
@@ -154,9 +154,9 @@ TEST(UpdateKernels, SumsGiveTheSameBitsInEverySet) {
 }
 
 TEST(UpdateKernels, TheBestSetIsOneOfThem) {
-  EXPECT_NE(update_kernels_of(UpdateKernelSet::kPortable), nullptr);
+  EXPECT_NE(update_kernels_of(KernelSet::kPortable), nullptr);
   const auto sets = vector_sets();
-  EXPECT_EQ(&update_kernels(), sets.empty() ? update_kernels_of(UpdateKernelSet::kPortable) : sets.back());
+  EXPECT_EQ(&update_kernels(), sets.empty() ? update_kernels_of(KernelSet::kPortable) : sets.back());
 }
 
 }  // namespace

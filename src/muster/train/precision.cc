@@ -40,7 +40,7 @@ double seconds_of_product(torch::ScalarType type) {
 
 }  // namespace
 
-Precision::Precision(const std::string& name) : reduced_(name != "fp32"), half_(name == "fp16") {
+Precision::Precision(const std::string& name, bool warn) : reduced_(name != "fp32"), half_(name == "fp16") {
   if (!reduced_) return;
   if (half_) {
     constexpr double kFirstScale = 65536;
@@ -54,6 +54,7 @@ Precision::Precision(const std::string& name) : reduced_(name != "fp32"), half_(
     return;
   }
   keep_from_tiles();
+  if (!warn) return;
   const double full = seconds_of_product(torch::kFloat32);
   const double reduced = seconds_of_product(torch::kBFloat16);
   if (reduced > full)

@@ -10,9 +10,9 @@ namespace muster {
 class Precision {
  public:
   /// "fp32", "bf16" or "fp16". Makes sure that the processor can do it: keeps oneDNN away from instructions
-  /// that are advertised but do not work, and says so when bf16 is slower here than fp32. Throws
-  /// InvalidArgument where libtorch has no kernels for it.
-  explicit Precision(const std::string& name);
+  /// that are advertised but do not work, and with `warn` says so when bf16 is slower here than fp32.
+  /// Throws InvalidArgument where libtorch has no kernels for it.
+  Precision(const std::string& name, bool warn);
 
   /// What the loss should be multiplied by at first; 0: small gradients are safe as they are.
   double loss_scale() const { return loss_scale_; }

@@ -38,7 +38,7 @@ class Trainer::Impl {
         rule_(std::move(rule)),
         options_(std::move(options)),
         communicator_(job.communicator()),
-        precision_(job.config().precision),
+        precision_(job.config().precision, /*warn=*/job.is_chief()),
         buffers_(communicator_),
         memory_([this](size_t bytes) { return communicator_.allocate(bytes); }) {
     if (!rule_)
