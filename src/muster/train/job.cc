@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <thread>
+
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/net/host.h"
@@ -11,6 +13,7 @@ namespace muster {
 namespace {
 
 constexpr auto kLastWords = std::chrono::seconds(2);
+constexpr auto kOwnFindings = std::chrono::milliseconds(200);
 
 Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
   return limit ? Deadline::after(*limit) : Deadline::never();
@@ -176,10 +179,16 @@ Communicator& Job::communicator() {
   return *communicator_;
 }
 
-// Whoever waits for others in the communicator would not learn of it otherwise.
+// Whoever waits for others in the communicator may not learn of it otherwise. A rank that died it finds by
+// itself, with what it was doing, though the coordinator may be a moment quicker.
 void Job::on_membership_lost(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = reason;
+    if (!communicator_) return;
+  }
+  std::this_thread::sleep_for(kOwnFindings);
   const std::lock_guard lock(mutex_);
-  ended_ = reason;
   if (communicator_) communicator_->abort(reason);
 }
 

@@ -77,14 +77,14 @@ class Job {
   const Config config_;
   const Identity identity_;
   std::vector<TaskInfo> tasks_;
-  std::optional<ReservedPort> port_;           // when nobody gave us an address
-  std::unique_ptr<Coordinator> coordinator_;   // on the chief, without a launcher's
-  std::unique_ptr<Member> member_;             // empty when alone
-  std::map<std::string, std::string> values_;  // of a process alone
+  std::optional<ReservedPort> port_;          // when nobody gave us an address
+  std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
 
-  std::mutex mutex_;                            // the Member's thread may end what waits in the communicator
+  std::mutex mutex_;
   std::optional<std::string> ended_;            // protected by mutex_: why the job has ended
   std::unique_ptr<Communicator> communicator_;  // set under mutex_
+  std::unique_ptr<Member> member_;              // empty when alone; its thread uses what stands above
+  std::map<std::string, std::string> values_;   // of a process alone
 };
 
 }  // namespace muster
