@@ -24,6 +24,7 @@ struct Setting {
   std::function<std::string(const Config&)> print;
   std::string expected;
   bool has_flag = true;
+  bool is_switch = false;  // a flag without a value
   bool is_secret = false;
 };
 
@@ -120,6 +121,34 @@ Setting number_setting(const char* name, int Config::*field, int least, int most
           .expected = fmt::format("a whole number from {} to {}", least, most)};
 }
 
+Setting real_setting(const char* name, double Config::*field, double least, double below, const char* help) {
+  return {.name = name,
+          .type = "X",
+          .help = help,
+          .read =
+              [=](Config& config, const std::string& text) {
+                const auto value = parse_real(text);
+                if (value) config.*field = *value;
+                return value.has_value() && *value >= least && *value < below;
+              },
+          .print = [field](const Config& config) { return fmt::format("{}", config.*field); },
+          .expected = fmt::format("a number from {} to below {}", least, below)};
+}
+
+Setting switch_setting(const char* name, bool Config::*field, const char* help) {
+  return {.name = name,
+          .type = "",
+          .help = help,
+          .read =
+              [field](Config& config, const std::string& text) {
+                config.*field = text == "on";
+                return text == "on" || text == "off";
+              },
+          .print = [field](const Config& config) { return std::string(config.*field ? "on" : "off"); },
+          .expected = "on or off",
+          .is_switch = true};
+}
+
 const std::vector<Setting>& settings() {
   static const auto* table = [] {
     auto* made = new std::vector<Setting>{
@@ -149,11 +178,43 @@ const std::vector<Setting>& settings() {
                                                                              {"live", ProgressStyle::kLive},
                                                                              {"plain", ProgressStyle::kPlain},
                                                                              {"off", ProgressStyle::kOff}}}),
-        word_setting("strategy", &Config::strategy, "how workers train together: allreduce", {"allreduce"}),
+        word_setting("strategy", &Config::strategy,
+                     "how workers train together: allreduce, or parameter servers with ps-async, ps-sync, "
+                     "ps-ssp or ps-local",
+                     {"allreduce", "ps-async", "ps-sync", "ps-ssp", "ps-local"}),
         bytes_setting("bucket", &Config::bucket,
                       "gradients that travel between hosts at once: 4M; auto measures"),
         word_setting("precision", &Config::precision, "of the forward pass: fp32, bf16 or fp16",
                      {"fp32", "bf16", "fp16"}),
+        text_setting("slow", &Config::slow,
+                     "make a worker slower, to see what happens: worker/1:3x, or several with commas"),
+        word_setting("placement", &Config::placement,
+                     "of variables on servers: round-robin, balanced or sliced (equal bytes)",
+                     {"round-robin", "balanced", "sliced"}),
+        text_setting("switch", &Config::switches,
+                     "change the mode of parameter servers at steps: 0:ps-sync,500:ps-async"),
+        number_setting("replicas-to-aggregate", &Config::replicas_to_aggregate, 0, 100'000,
+                       "ps-sync: gradients averaged for a step; fewer than workers gives backup workers; 0: "
+                       "as many as workers"),
+        number_setting("init-tokens", &Config::init_tokens, 0, 1'000'000,
+                       "ps-sync: tokens for the first step; 0: as many as for the later ones"),
+        number_setting("max-staleness", &Config::max_staleness, -1, 1'000'000,
+                       "ps-async: drop gradients more stale than this, or damp them; -1: never"),
+        switch_setting("staleness-damping", &Config::staleness_damping,
+                       "ps-async: divide the learning rate by the staleness, instead of dropping"),
+        number_setting("staleness", &Config::staleness, 0, 1'000'000'000,
+                       "ps-ssp: how many steps a worker may be ahead of the slowest"),
+        number_setting("sync-every", &Config::sync_every, 1, 1'000'000,
+                       "ps-local: steps that a worker takes alone between two averages"),
+        real_setting("outer-momentum", &Config::outer_momentum, 0, 1, "ps-local: momentum of the averages"),
+        switch_setting("hogwild", &Config::hogwild,
+                       "workers on the server's host read parameters in place, also while they change"),
+        word_setting(
+            "on-nan", &Config::on_nan,
+            "what a gradient that is infinite or not a number does with parameter servers: skip or stop",
+            {"skip", "stop"}),
+        duration_setting("server-wait", &Config::server_wait,
+                         "how long workers wait for a server that is gone"),
         word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",
                      {"native", "mpi", "gloo"}),
         word_setting(
@@ -203,6 +264,17 @@ void Config::add_flags(CLI::App& app, const std::vector<std::string>& names) {
     if (!setting.has_flag) continue;
     if (!names.empty() && std::find(names.begin(), names.end(), setting.name) == names.end()) continue;
     const std::string flag = std::string("--") + setting.name;
+    if (setting.is_switch) {
+      app.add_flag_callback(
+             flag,
+             [this, &setting, flag] {
+               setting.read(*this, "on");
+               sources_[setting.name] = flag;
+             },
+             fmt::format("{} ({})", setting.help, variable_of(setting)))
+          ->group("Muster");
+      continue;
+    }
     app.add_option_function<std::string>(
            flag,
            [this, &setting, flag](const std::string& text) {

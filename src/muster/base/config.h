@@ -41,9 +41,25 @@ class Config {
   ProgressStyle progress = ProgressStyle::kAuto;
 
   // Training.
-  std::string strategy = "allreduce";  ///< how the workers' gradients become new parameters
+  std::string strategy = "allreduce";  ///< how gradients become new parameters: allreduce, ps-async, ...
   std::string bucket = "auto";         ///< bytes that travel between hosts at once: 25M; auto: measured
   std::string precision = "fp32";      ///< of the forward pass: fp32, bf16 or fp16
+
+  std::string slow;  ///< "worker/1:3x": makes a worker slower, to try out what then happens
+
+  // Parameter servers.
+  std::string placement = "sliced";  ///< of variables on servers: round-robin, balanced or sliced
+  std::string switches;              ///< "0:ps-sync,500:ps-async": modes from the given steps on
+  int replicas_to_aggregate = 0;     ///< ps-sync: gradients averaged for a step; 0: as many as workers
+  int init_tokens = 0;             ///< ps-sync: tokens for the first step; 0: one for each gradient or worker
+  int max_staleness = -1;          ///< ps-async: drop, or damp, what is more stale; -1: nothing
+  bool staleness_damping = false;  ///< ps-async: divide the learning rate by the staleness
+  int staleness = 0;               ///< ps-ssp: how far a worker may be ahead of the slowest
+  int sync_every = 16;             ///< ps-local: local steps between two averages
+  double outer_momentum = 0;       ///< ps-local: of the averages
+  bool hogwild = false;            ///< workers of the server's host read parameters in place
+  std::string on_nan = "stop";     ///< what a gradient that is not finite does: skip or stop
+  std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for a server that is gone
 
   // Collectives.
   std::string engine = "native";   ///< native, mpi or gloo

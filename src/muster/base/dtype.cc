@@ -72,7 +72,10 @@ float to_float(Float16 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000U) << 16;
   const uint32_t exponent = (value.bits >> 10) & 0x1fU;
   const uint32_t mantissa = value.bits & 0x3ffU;
-  if (exponent == 0x1fU) return std::bit_cast<float>(sign | 0x7f800000U | (mantissa << 13));
+  if (exponent == 0x1fU) {
+    const uint32_t quiet = mantissa == 0 ? 0 : 0x400000U;  // what the hardware makes of a signalling NaN
+    return std::bit_cast<float>(sign | 0x7f800000U | quiet | (mantissa << 13));
+  }
   if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112U) << 23) | (mantissa << 13));
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));

@@ -58,6 +58,14 @@ std::optional<long long> parse_integer(std::string_view text) {
   return value;
 }
 
+std::optional<double> parse_real(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
 std::optional<size_t> parse_bytes(std::string_view text) {
   constexpr std::string_view kUnits = "KMG";
   const size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());

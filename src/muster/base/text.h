@@ -21,6 +21,9 @@ std::vector<std::string> split(std::string_view text, char separator);
 /// A whole decimal integer, nothing before or after it.
 std::optional<long long> parse_integer(std::string_view text);
 
+/// "0.9", "1e-3"; finite. Empty when there is anything else.
+std::optional<double> parse_real(std::string_view text);
+
 /// "250ms", "10s", "5m", "1h"; a bare number is seconds.
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 std::string format_duration(std::chrono::milliseconds duration);

@@ -25,9 +25,6 @@ struct Kernels {
   void (*reduce)(const Reduction& reduction, std::span<const void* const> sources,
                  std::span<void* const> destinations, size_t count);
 
-  /// Between float32 and float16 or bfloat16; rounds to nearest, ties to even.
-  void (*convert)(DType from, const void* source, DType to, void* destination, size_t count);
-
   const char* name;
 };
 

@@ -3,6 +3,6 @@
 namespace muster {
 
 extern const Kernels kAvx2Kernels;
-const Kernels kAvx2Kernels = {.reduce = reduce, .convert = convert, .name = "AVX2"};
+const Kernels kAvx2Kernels = {.reduce = reduce, .name = "AVX2"};
 
 }  // namespace muster

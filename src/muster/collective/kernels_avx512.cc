@@ -3,6 +3,6 @@
 namespace muster {
 
 extern const Kernels kAvx512Kernels;
-const Kernels kAvx512Kernels = {.reduce = reduce, .convert = convert, .name = "AVX-512"};
+const Kernels kAvx512Kernels = {.reduce = reduce, .name = "AVX-512"};
 
 }  // namespace muster

@@ -6,10 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
+#include "muster/base/half_floats.h"
 #include "muster/collective/kernels.h"
 
 namespace muster {
@@ -67,51 +64,20 @@ struct Accumulator<int32_t> {
 
 template <typename T, typename A>
 void load(const T* source, A* tile, size_t count) {
-  for (size_t i = 0; i < count; ++i) tile[i] = static_cast<A>(source[i]);
+  if constexpr (requires { widen(source, tile, count); }) {
+    widen(source, tile, count);
+  } else {
+    for (size_t i = 0; i < count; ++i) tile[i] = static_cast<A>(source[i]);
+  }
 }
 
 template <typename T, typename A>
 void store(const A* tile, T* destination, size_t count) {
-  for (size_t i = 0; i < count; ++i) destination[i] = static_cast<T>(tile[i]);
-}
-
-void load(const BFloat16* source, float* tile, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(source[i].bits) << 16;
-    tile[i] = __builtin_bit_cast(float, bits);
+  if constexpr (requires { narrow(tile, destination, count); }) {
+    narrow(tile, destination, count);
+  } else {
+    for (size_t i = 0; i < count; ++i) destination[i] = static_cast<T>(tile[i]);
   }
-}
-
-void store(const float* tile, BFloat16* destination, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const auto bits = __builtin_bit_cast(uint32_t, tile[i]);
-    const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-    const uint32_t quiet = (bits >> 16) | 0x40U;
-    destination[i].bits = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
-  }
-}
-
-void load(const Float16* source, float* tile, size_t count) {
-  size_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    _mm256_storeu_ps(tile + i, _mm256_cvtph_ps(half));
-  }
-#endif
-  for (; i < count; ++i) tile[i] = to_float(source[i]);
-}
-
-void store(const float* tile, Float16* destination, size_t count) {
-  size_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i half =
-        _mm256_cvtps_ph(_mm256_loadu_ps(tile + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(destination + i), half);
-  }
-#endif
-  for (; i < count; ++i) destination[i] = to_float16(tile[i]);
 }
 
 template <typename Op, typename A>
@@ -213,18 +179,6 @@ void reduce(const Reduction& reduction, std::span<const void* const> sources,
       return reduce_type<int32_t>(reduction, sources, destinations, count);
     case DType::kInt64:
       return reduce_type<int64_t>(reduction, sources, destinations, count);
-  }
-}
-
-void convert(DType from, const void* source, DType to, void* destination, size_t count) {
-  if (from == DType::kFloat16) {
-    load(static_cast<const Float16*>(source), static_cast<float*>(destination), count);
-  } else if (from == DType::kBFloat16) {
-    load(static_cast<const BFloat16*>(source), static_cast<float*>(destination), count);
-  } else if (to == DType::kFloat16) {
-    store(static_cast<const float*>(source), static_cast<Float16*>(destination), count);
-  } else {
-    store(static_cast<const float*>(source), static_cast<BFloat16*>(destination), count);
   }
 }
 

@@ -3,6 +3,6 @@
 namespace muster {
 
 extern const Kernels kPortableKernels;
-const Kernels kPortableKernels = {.reduce = reduce, .convert = convert, .name = "portable"};
+const Kernels kPortableKernels = {.reduce = reduce, .name = "portable"};
 
 }  // namespace muster

@@ -178,27 +178,5 @@ TEST(Kernels, HalfPrecisionIsRoundedOnceNotInEveryAddition) {
   }
 }
 
-TEST(Kernels, ConversionsAgreeWithTheScalarOnes) {
-  std::vector<float> values;
-  for (int i = -2000; i < 2000; ++i)
-    values.push_back(std::ldexp(1.0F + static_cast<float>(i % 977) / 977.0F, i / 60));
-  values.insert(values.end(), {0.0F, -0.0F, INFINITY, -INFINITY, 65504.0F, 65520.0F, 1e-8F});
-  for (const auto kernel_set : kSets) {
-    const Kernels* kernels = kernels_of(kernel_set);
-    if (kernels == nullptr) continue;
-    for (const auto wire : {DType::kFloat16, DType::kBFloat16}) {
-      std::vector<uint16_t> small(values.size());
-      std::vector<float> back(values.size());
-      kernels->convert(DType::kFloat32, values.data(), wire, small.data(), values.size());
-      kernels->convert(wire, small.data(), DType::kFloat32, back.data(), values.size());
-      for (size_t i = 0; i < values.size(); ++i) {
-        const float once =
-            wire == DType::kFloat16 ? to_float(to_float16(values[i])) : to_float(to_bfloat16(values[i]));
-        ASSERT_EQ(back[i], once) << kernels->name << " " << name_of(wire) << " of " << values[i];
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace muster

@@ -58,13 +58,13 @@ std::shared_ptr<Arena> Arena::create(size_t capacity) {
     close(fd);
     raise<SystemError>("an arena of {} can't be made: {}", format_bytes(capacity), describe_errno(error));
   }
-  std::shared_ptr<Arena> arena(new Arena(fd, capacity, /*owner=*/true));
+  std::shared_ptr<Arena> arena(new Arena(fd, capacity, /*owner=*/true, Access::kReadWrite));
   const std::lock_guard lock(mapped().mutex);
   mapped().arenas[identity_of(fd)] = arena;
   return arena;
 }
 
-std::shared_ptr<Arena> Arena::open(int fd) {
+std::shared_ptr<Arena> Arena::open(int fd, Access access) {
   size_t size = 0;
   const auto identity = identity_of(fd, &size);
   const std::lock_guard lock(mapped().mutex);
@@ -72,13 +72,14 @@ std::shared_ptr<Arena> Arena::open(int fd) {
     close(fd);
     return known;
   }
-  std::shared_ptr<Arena> arena(new Arena(fd, size, /*owner=*/false));
+  std::shared_ptr<Arena> arena(new Arena(fd, size, /*owner=*/false, access));
   mapped().arenas[identity] = arena;
   return arena;
 }
 
-Arena::Arena(int fd, size_t capacity, bool owner) : fd_(fd), capacity_(capacity) {
-  void* base = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+Arena::Arena(int fd, size_t capacity, bool owner, Access access) : fd_(fd), capacity_(capacity) {
+  const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* base = mmap(nullptr, capacity, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
     close(fd);

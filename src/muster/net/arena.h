@@ -26,9 +26,11 @@ class Arena {
   /// Reserves `capacity` bytes of address space; 0: as much as the machine has memory. Throws SystemError.
   static std::shared_ptr<Arena> create(size_t capacity = 0);
 
+  enum class Access { kReadWrite, kReadOnly };
+
   /// The arena behind a descriptor that a peer gave us; takes the descriptor. An arena that this process has
-  /// already is shared, not mapped twice. Throws SystemError.
-  static std::shared_ptr<Arena> open(int fd);
+  /// already is shared as it is, not mapped twice. Throws SystemError.
+  static std::shared_ptr<Arena> open(int fd, Access access = Access::kReadWrite);
 
   ~Arena();
   Arena(const Arena&) = delete;
@@ -47,7 +49,7 @@ class Arena {
   int fd() const { return fd_; }
 
  private:
-  Arena(int fd, size_t capacity, bool owner);
+  Arena(int fd, size_t capacity, bool owner, Access access);
 
   const int fd_;
   const size_t capacity_;

@@ -305,13 +305,28 @@ Connection Endpoint::connect_local(const std::string& local_name, const std::str
 
 Connection Endpoint::accept(const std::string& purpose, Deadline deadline,
                             const std::function<void()>& check) {
+  return wait_for([&] { return waiting_.find(purpose); }, purpose, deadline, check).second;
+}
+
+std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefix, Deadline deadline,
+                                                        const std::function<void()>& check) {
+  const auto find = [&] {
+    const auto found = waiting_.lower_bound(prefix);
+    return found != waiting_.end() && found->first.starts_with(prefix) ? found : waiting_.end();
+  };
+  return wait_for(find, prefix, deadline, check);
+}
+
+template <typename Find>
+std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const std::string& purpose,
+                                                      Deadline deadline, const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto found = waiting_.find(purpose);
+    const auto found = find();
     if (found != waiting_.end()) {
-      Connection connection = std::move(found->second);
+      std::pair<std::string, Connection> result(found->first, std::move(found->second));
       waiting_.erase(found);
-      return connection;
+      return result;
     }
     if (deadline.expired()) raise<DeadlineExceeded>("nobody connected for '{}' in time", purpose);
     if (check) {

@@ -25,6 +25,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "muster/base/deadline.h"
 #include "muster/net/address.h"
@@ -61,11 +62,18 @@ class Endpoint {
   /// while waiting and may throw.
   Connection accept(const std::string& purpose, Deadline deadline, const std::function<void()>& check = {});
 
+  /// The same for any purpose that begins with `prefix`; gives the purpose too.
+  std::pair<std::string, Connection> accept_any(const std::string& prefix, Deadline deadline,
+                                                const std::function<void()>& check = {});
+
  private:
   struct Guest;  // a connection that has not proved itself yet
   void run();
   void admit(int listener, std::list<Guest>& guests);
   bool advance(Guest& guest);
+  template <typename Find>
+  std::pair<std::string, Connection> wait_for(const Find& find, const std::string& purpose, Deadline deadline,
+                                              const std::function<void()>& check);
   Connection introduce(int fd, bool encrypted, const std::string& purpose, Deadline deadline);
 
   const Secret secret_;

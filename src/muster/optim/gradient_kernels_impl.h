@@ -1,13 +1,9 @@
 // Sums of gradients and of squares: a part of update_kernels_impl.h, to which its rules apply.
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
+#include "muster/base/half_floats.h"
 #include "muster/optim/gradients.h"
 
 namespace muster {
@@ -55,24 +51,6 @@ void combine_group(std::span<const Source<T>> group, const T* before, T* sum, si
     default:
       return combine<T, 4, kMore>(group.data(), before, sum, count);
   }
-}
-
-void widen(const BFloat16* source, float* tile, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(source[i].bits) << 16;
-    tile[i] = __builtin_bit_cast(float, bits);
-  }
-}
-
-void widen(const Float16* source, float* tile, size_t count) {
-  size_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    _mm256_storeu_ps(tile + i, _mm256_cvtph_ps(half));
-  }
-#endif
-  for (; i < count; ++i) tile[i] = to_float(source[i]);
 }
 
 // Sources of T, summed in A. The last group writes the sum: it may be a source of any group.

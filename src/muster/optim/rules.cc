@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "muster/base/error.h"
+#include "muster/optim/rule_text.h"
 #include "muster/optim/update_kernels.h"
 
 namespace muster {
@@ -64,6 +65,8 @@ class Sgd final : public Rule {
   explicit Sgd(const SgdOptions& options)
       : Rule("sgd", options.lr, options.momentum > 0 ? 1 : 0), options_(options) {}
 
+  std::string to_string() const override { return rule_text(name(), options_); }
+
   void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
     using Form = SgdStep::Form;
@@ -91,6 +94,8 @@ class Adam final : public Rule {
   Adam(const char* name, const AdamOptions& options, bool decoupled)
       : Rule(name, options.lr, options.amsgrad ? 3 : 2), options_(options), decoupled_(decoupled) {}
 
+  std::string to_string() const override { return rule_text(name(), options_); }
+
   void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
     update_kernels().adam(range, {.amsgrad = options_.amsgrad,
@@ -113,6 +118,8 @@ class Adagrad final : public Rule {
  public:
   explicit Adagrad(const AdagradOptions& options) : Rule("adagrad", options.lr, 1), options_(options) {}
 
+  std::string to_string() const override { return rule_text(name(), options_); }
+
   void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
     update_kernels().adagrad(range,
@@ -132,6 +139,8 @@ class RmsProp final : public Rule {
   explicit RmsProp(const RmsPropOptions& options)
       : Rule("rmsprop", options.lr, 1 + (options.centered ? 1 : 0) + (options.momentum > 0 ? 1 : 0)),
         options_(options) {}
+
+  std::string to_string() const override { return rule_text(name(), options_); }
 
   void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
@@ -153,6 +162,7 @@ class Lars final : public Rule {
   explicit Lars(const LarsOptions& options)
       : Rule("lars", options.lr, options.momentum > 0 ? 1 : 0), options_(options) {}
 
+  std::string to_string() const override { return rule_text(name(), options_); }
   bool measures() const override { return true; }
 
   Norms measure(const UpdateRange& range, const UpdateNow& now) const override {
@@ -192,6 +202,7 @@ class Lamb final : public Rule {
  public:
   explicit Lamb(const LambOptions& options) : Rule("lamb", options.lr, 2), options_(options) {}
 
+  std::string to_string() const override { return rule_text(name(), options_); }
   bool measures() const override { return true; }
 
   Norms measure(const UpdateRange& range, const UpdateNow& now) const override {

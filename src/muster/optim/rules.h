@@ -8,6 +8,8 @@
 // decay added to it: gradient_scale * gradient + weight_decay * parameter. Slots are in the order in which
 // they are named here.
 
+#include <string>
+
 #include "muster/optim/update_rule.h"
 
 namespace muster {
@@ -95,5 +97,8 @@ struct LambOptions {
   double weight_decay = 1e-2;
 };
 UpdateRulePtr lamb(LambOptions options = {});
+
+/// The rule that a text of UpdateRule::to_string() describes. Throws InvalidArgument for anything else.
+UpdateRulePtr parse_rule(const std::string& text);
 
 }  // namespace muster

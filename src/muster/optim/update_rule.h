@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "muster/base/dtype.h"
 
@@ -60,8 +61,13 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
 
   virtual const char* name() const = 0;  ///< "sgd", "adam", ...
-  virtual double lr() const = 0;         ///< the learning rate that it was made with
-  virtual size_t slots() const = 0;      ///< how many it needs
+
+  /// The rule with all its options, "sgd lr=0.1 momentum=0.9 ...", exactly: parse_rule() (rules.h) gives the
+  /// same rule in another process.
+  virtual std::string to_string() const = 0;
+
+  virtual double lr() const = 0;     ///< the learning rate that it was made with
+  virtual size_t slots() const = 0;  ///< how many it needs
   virtual bool measures() const { return false; }
 
   /// The first pass of a rule that measures; it may change the slots, never the parameter.

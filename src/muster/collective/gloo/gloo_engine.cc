@@ -1,13 +1,13 @@
 #include "muster/collective/gloo/gloo_engine.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "muster/base/convert.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 #include "muster/collective/engine_loader.h"
@@ -79,30 +79,18 @@ class Copy {
  public:
   explicit Copy(const Operation& operation)
       : operation_(operation),
-        half_(size_of(operation.dtype) == 2),
-        dtype_(half_ ? DType::kFloat32 : operation.dtype),
+        dtype_(size_of(operation.dtype) == 2 ? DType::kFloat32 : operation.dtype),
         data_(operation.count * size_of(dtype_)) {
-    if (half_) {
-      kernels().convert(operation.dtype, operation.in, dtype_, data_.data(), operation.count);
-    } else {
-      memcpy(data_.data(), operation.in, data_.size());
-    }
+    convert(operation.dtype, operation.in, dtype_, data_.data(), operation.count);
   }
 
   DType dtype() const { return dtype_; }
   void* data() { return data_.data(); }
 
-  void store() {
-    if (half_) {
-      kernels().convert(dtype_, data_.data(), operation_.dtype, operation_.out, operation_.count);
-    } else {
-      memcpy(operation_.out, data_.data(), data_.size());
-    }
-  }
+  void store() { convert(dtype_, data_.data(), operation_.dtype, operation_.out, operation_.count); }
 
  private:
   const Operation& operation_;
-  const bool half_;
   const DType dtype_;
   std::vector<std::byte> data_;
 };
@@ -167,7 +155,7 @@ void GlooEngine::meet(Deadline deadline) {
     try {
       const auto made = c10::make_intrusive<c10d::TCPStore>(address, store);
       meeting_.store = made;
-      mine += "\n" + Address{address, made->getPort()}.to_string() + "\n";
+      mine += fmt::format("\n{}\n", Address{address, made->getPort()}.to_string());
     } catch (const std::exception& error) {
       mine += "\n\n" + reason_of(error);
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "muster/base/convert.h"
 #include "muster/base/error.h"
 #include "muster/collective/kernels.h"
 
@@ -221,8 +222,8 @@ class LinkExecutor::Run {
       buffer.resize(std::max(buffer.size(), segment_ * wire_size_));
       // Rounded in our memory too: all ranks must end with the same bits.
       auto* values = to_ + sending.range.at * size_;
-      kernels().convert(operation_.dtype, values, *wire_, buffer.data(), peer.converted);
-      kernels().convert(*wire_, buffer.data(), operation_.dtype, values, peer.converted);
+      convert(operation_.dtype, values, *wire_, buffer.data(), peer.converted);
+      convert(*wire_, buffer.data(), operation_.dtype, values, peer.converted);
     }
     return {buffer.data() + peer.sent, peer.converted * wire_size_ - peer.sent};
   }
@@ -326,8 +327,7 @@ class LinkExecutor::Run {
     if (ready == 0) return false;
     void* const own = to_ + group.range.at * size_;
     if (group.action == Action::kOverwrite) {
-      kernels().convert(*wire_, peers_[group.peers.front()].scratch->incoming.data(), operation_.dtype, own,
-                        ready);
+      convert(*wire_, peers_[group.peers.front()].scratch->incoming.data(), operation_.dtype, own, ready);
     } else {
       reduce(group, own, ready);
     }
@@ -353,8 +353,7 @@ class LinkExecutor::Run {
       }
       if (wire_) {
         peer.scratch->widened.resize(segment_);
-        kernels().convert(*wire_, peer.scratch->incoming.data(), operation_.dtype,
-                          peer.scratch->widened.data(), count);
+        convert(*wire_, peer.scratch->incoming.data(), operation_.dtype, peer.scratch->widened.data(), count);
         sources_.push_back(peer.scratch->widened.data());
       } else {
         sources_.push_back(peer.scratch->incoming.data());
@@ -369,8 +368,8 @@ class LinkExecutor::Run {
     if (!wire_ || !group.final) return;
     // What others get of this is rounded, so it must be here too.
     void* const rounded = peers_[group.peers.front()].scratch->widened.data();
-    kernels().convert(operation_.dtype, own, *wire_, rounded, count);
-    kernels().convert(*wire_, rounded, operation_.dtype, own, count);
+    convert(operation_.dtype, own, *wire_, rounded, count);
+    convert(*wire_, rounded, operation_.dtype, own, count);
   }
 
   std::vector<int> missing() const {

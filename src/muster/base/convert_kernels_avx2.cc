@@ -1,0 +1,13 @@
+#include "muster/base/convert.h"
+#include "muster/base/half_floats.h"
+
+namespace muster {
+
+extern const ConvertKernels kAvx2ConvertKernels;
+const ConvertKernels kAvx2ConvertKernels = {.widen_float16 = widen,
+                                            .widen_bfloat16 = widen,
+                                            .narrow_float16 = narrow,
+                                            .narrow_bfloat16 = narrow,
+                                            .name = "AVX2"};
+
+}  // namespace muster
