@@ -93,15 +93,21 @@ TEST_F(ClusterProcessTest, TasksMeetAndEndCleanly) {
 
 TEST_F(ClusterProcessTest, ATaskKilledBeforeItJoinsIsReportedToThoseWhoWait) {
   start_coordinator(2);
+  Member launcher({.coordinator = {coordinator->address()},
+                   .job_id = "test",
+                   .secret = "secret",
+                   .task = TaskName::of("launcher", 0),
+                   .observer = true},
+                  soon());
   const int a = start_task(0);
   const int b = start_task(1, "before join");
   cluster.wait_for_output(b, "now before join", soon());
   cluster.signal(b, SIGKILL);
   EXPECT_EQ(cluster.wait(b, soon()).signal, SIGKILL);
-  // As a launcher does, again and again until somebody is there to hear it.
-  while (!coordinator->aborted()) {
-    coordinator->exited(TaskName::of("worker", 1), "was killed by signal 9 (SIGKILL)");
-    std::this_thread::sleep_for(10ms);
+  try {
+    launcher.exited(TaskName::of("worker", 1), "was killed by signal 9 (SIGKILL)", soon());
+  } catch (const Aborted&) {
+    // worker 0 waits already
   }
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);

@@ -6,11 +6,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <future>
-#include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -24,9 +21,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// When the job is aborted, tasks on Muster hear it themselves and end with a message; only then they are told
-// by signal.
-constexpr auto kDrainTime = 500ms;
 // Times 16 KiB: more than a pipe holds, so that the last words of a task that has ended are all read.
 constexpr int kReadsAtOnce = 16;
 constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
@@ -43,18 +37,11 @@ std::vector<std::string> short_names(const std::vector<TaskName>& tasks) {
 
 }  // namespace
 
-struct Launcher::Shared {
-  std::mutex mutex;
-  std::optional<std::string> aborted;  // the reason
-  bool all_nodes_done = false;
-  std::thread waiter;  // in the launchers' barrier
-};
-
 Launcher::Launcher(LaunchOptions options)
     : options_(std::move(options)),
       program_(find_program(options_.command.front(),
                             options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
-      shared_(std::make_unique<Shared>()) {
+      goes_on_(options_.config.strategy.starts_with("ps-")) {
   options_.shape.tasks();  // throws if it can't be
   if (options_.node < 0 || options_.node >= options_.shape.nodes) {
     raise<InvalidArgument>("--node-rank {} is not between 0 and {} (--nnodes {})", options_.node,
@@ -86,7 +73,7 @@ Launcher::Launcher(LaunchOptions options)
 Launcher::~Launcher() {
   tasks_.clear();
   // The barrier that it waits in has completed, or the job was aborted.
-  if (shared_->waiter.joinable()) shared_->waiter.join();
+  if (waiter_.joinable()) waiter_.join();
   nodes_.reset();
   set_log_sink(nullptr);
   close(signals_);
@@ -109,17 +96,27 @@ int Launcher::run() {
 ClusterSpec Launcher::meet_or_be_interrupted() {
   auto meeting = std::async(std::launch::async, [this] {
     const std::shared_ptr<void> wake(nullptr, [this](void*) { eventfd_write(wake_, 1); });
-    nodes_ = std::make_unique<NodeMeeting>(NodeMeeting::Options{
-        .shape = options_.shape,
-        .node = options_.node,
-        .config = options_.config,
-        .loss_policy = options_.max_restarts > 0 ? LossPolicy::kRejoin : LossPolicy::kAbort,
-        .grace = options_.grace,
-        .on_failure = [this](const std::string& reason) {
-          const std::lock_guard lock(shared_->mutex);
-          shared_->aborted = reason;
-          eventfd_write(wake_, 1);
-        }});
+    nodes_ = std::make_unique<NodeMeeting>(
+        NodeMeeting::Options{.shape = options_.shape,
+                             .node = options_.node,
+                             .config = options_.config,
+                             .loss_policy = goes_on_                    ? LossPolicy::kGoOn
+                                            : options_.max_restarts > 0 ? LossPolicy::kRejoin
+                                                                        : LossPolicy::kAbort,
+                             .restarts = options_.max_restarts > 0,
+                             .grace = options_.grace,
+                             .on_failure =
+                                 [this](const std::string& reason) {
+                                   const std::lock_guard lock(shared_.mutex);
+                                   shared_.aborted = reason;
+                                   eventfd_write(wake_, 1);
+                                 },
+                             .on_lost =
+                                 [this](const TaskInfo& task) {
+                                   const std::lock_guard lock(shared_.mutex);
+                                   shared_.lost.push_back(task);
+                                   eventfd_write(wake_, 1);
+                                 }});
     return nodes_->exchange_addresses();
   });
   std::array<pollfd, 2> waits = {
@@ -167,6 +164,7 @@ void Launcher::prepare_tasks(const ClusterSpec& cluster) {
 void Launcher::start(size_t index) {
   Task& task = tasks_[index];
   if (task.restarts > 0) task.environment.set("MUSTER_RESTART_COUNT", std::to_string(task.restarts));
+  task.lost = false;
   task.process = std::make_unique<TaskProcess>(program_, options_.command, task.environment);
   warden_.watch(task.process->pid());
 }
@@ -201,6 +199,7 @@ void Launcher::poll_once() {
   }
   read_signals();
   reap();
+  note_losses();
   check_done();
   if (term_at_ && term_at_->expired()) {
     term_at_.reset();
@@ -271,7 +270,7 @@ void Launcher::task_ended(size_t index) {
   const Exit exit = *task.process->exit();
   const std::string name = task.name.short_name();
   if (exit.ok()) {
-    nodes_->task_done(task.name);
+    nodes_->task_ended(task.name, exit.describe());
     return;
   }
   if (task.told_to_stop || stage_ == Stage::kFinishing) return;
@@ -281,113 +280,15 @@ void Launcher::task_ended(size_t index) {
     say(fmt::format("{}; restarting it ({} of {})", what, task.restarts, options_.max_restarts));
     return start(index);
   }
+  if (stage_ == Stage::kRunning && goes_on_without(task)) {
+    last_loss_ = index;
+    return output_->warn(what + "; the job goes on without it");
+  }
   if (first_failure_) return say(what);
   first_failure_ = index;
   if (stage_ != Stage::kRunning) return say(what);
   output_->warn(what + (any_running(/*workers_only=*/false) ? "; stopping the others" : ""));
   begin_stopping(exit.as_exit_code(), /*at_once=*/false);
-}
-
-bool Launcher::any_running(bool workers_only) const {
-  return std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
-    return task.process->running() && (!workers_only || task.name.job != "ps");
-  });
-}
-
-void Launcher::check_done() {
-  std::optional<std::string> aborted;
-  bool all_nodes_done = false;
-  {
-    const std::lock_guard lock(shared_->mutex);
-    aborted = shared_->aborted;
-    all_nodes_done = shared_->all_nodes_done;
-  }
-  if (stage_ != Stage::kRunning) return;
-  if (aborted) {
-    begin_stopping(1, /*at_once=*/false);
-  } else if (!any_running(/*workers_only=*/true)) {
-    if (options_.shape.nodes == 1 || all_nodes_done) {
-      begin_finishing();
-    } else if (!shared_->waiter.joinable()) {
-      shared_->waiter = std::thread([this] {
-        try {
-          nodes_->wait_for_all();
-        } catch (const Error&) {
-          return;  // aborted: the launcher is told through its member
-        }
-        const std::lock_guard lock(shared_->mutex);
-        shared_->all_nodes_done = true;
-        eventfd_write(wake_, 1);
-      });
-    }
-  }
-}
-
-// Servers built on Muster hear from the coordinator that the workers are done; others are told by signal.
-void Launcher::begin_finishing() {
-  stage_ = Stage::kFinishing;
-  exit_code_ = 0;
-  if (any_running(/*workers_only=*/false)) term_at_ = Deadline::after(options_.grace);
-}
-
-void Launcher::begin_stopping(int exit_code, bool at_once) {
-  stage_ = Stage::kStopping;
-  if (!exit_code_) exit_code_ = exit_code;
-  term_at_ = Deadline::after(at_once ? 0ms : kDrainTime);
-  kill_at_.reset();
-  if (interrupted_) {
-    nodes_->abort("the user stopped the job", std::nullopt);
-  } else if (first_failure_) {
-    const Task& task = tasks_[*first_failure_];
-    nodes_->abort(fmt::format("{} {}", task.name.short_name(), task.process->exit()->describe()), task.name);
-  }
-}
-
-void Launcher::stop_tasks(int signal) {
-  for (auto& task : tasks_) {
-    if (!task.process->running()) continue;
-    task.told_to_stop = true;
-    task.process->signal(signal);
-  }
-}
-
-int Launcher::conclude() {
-  std::optional<std::string> reason;
-  {
-    const std::lock_guard lock(shared_->mutex);
-    reason = shared_->aborted;
-  }
-  if (!exit_code_ || *exit_code_ == 0) {
-    try {
-      if (!reason) nodes_->leave();
-    } catch (const Error& error) {
-      log_debug("the work was done, but the launcher could not leave: {}", error.what());
-    }
-    return 0;
-  }
-  if (interrupted_) return *exit_code_;
-  // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
-  std::optional<size_t> culprit = first_failure_;
-  if (const auto named = nodes_->culprit()) culprit = index_of(*named);
-  const std::string aborted = reason.value_or("the job was aborted");
-  if (!culprit || *culprit == tasks_.size()) {  // nobody's fault, or that of a task on another node
-    output_->warn(aborted);
-    return *exit_code_;
-  }
-  const Task& task = tasks_[*culprit];
-  const Exit exit = *task.process->exit();
-  // A task that gave a reason and was then too slow to end was ended by us: its reason counts, not our
-  // signal.
-  const bool ended_by_itself = !task.told_to_stop && !exit.ok();
-  output_->warn(ended_by_itself
-                    ? fmt::format("the job failed: {} {}", task.name.short_name(), exit.describe())
-                    : aborted);
-  const auto lines = output_->last_lines(*culprit);
-  if (!lines.empty()) {
-    say(fmt::format("the last lines of {}:", task.name.short_name()));
-    for (const auto& line : lines) say("  " + line);
-  }
-  return ended_by_itself ? exit.as_exit_code() : 1;
 }
 
 }  // namespace muster

@@ -4,10 +4,10 @@
 // everything together.
 //
 //   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks
-//   running    output is shown; a task that fails is restarted while it may be
-//   finishing  all workers of the job are done: servers get a grace period to end by themselves
-//   stopping   a task failed, the job was aborted elsewhere, or the user wants it: TERM, then KILL after the
-//   grace period
+//   running    output is shown; a task that fails is restarted while it may be. With parameter servers the
+//   job goes on without a worker that fails for good, unless it was the last finishing  all workers of the
+//   job are done: servers get a grace period to end by themselves stopping   a task failed, the job was
+//   aborted elsewhere, or the user wants it: TERM, then KILL after the grace period
 //
 // One thread: everything happens in one poll loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and read
 // from a descriptor.
@@ -15,8 +15,10 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "muster/base/config.h"
@@ -56,6 +58,7 @@ class Launcher {
     std::unique_ptr<TaskProcess> process;
     int restarts = 0;
     bool told_to_stop = false;
+    bool lost = false;  // given up by the coordinator, though it may still be running
   };
   enum class Stage { kRunning, kFinishing, kStopping };
 
@@ -68,17 +71,22 @@ class Launcher {
   void read_output(size_t index, int stream);
   void reap();
   void task_ended(size_t index);
+  bool goes_on_without(const Task& task);
+  void note_losses();
   void check_done();
+  void wait_for_other_nodes();
   void begin_finishing();
   void begin_stopping(int exit_code, bool at_once);
   void stop_tasks(int signal);
   bool any_running(bool workers_only) const;
+  bool any_worker_ended_well() const;
   int conclude();
   void say(const std::string& line) { output_->say(line); }
   size_t index_of(const TaskName& name) const;
 
   const LaunchOptions options_;
   const std::string program_;
+  const bool goes_on_;  // when a worker is lost
   Warden warden_;
   int signals_ = -1;
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
@@ -88,13 +96,20 @@ class Launcher {
 
   Stage stage_ = Stage::kRunning;
   std::optional<int> exit_code_;
-  std::optional<size_t> first_failure_;
+  std::optional<size_t> first_failure_;  // that ended the job
+  std::optional<size_t> last_loss_;      // that did not
   bool interrupted_ = false;
   std::optional<Deadline> term_at_;
   std::optional<Deadline> kill_at_;
 
-  struct Shared;  // what threads other than ours may touch
-  std::unique_ptr<Shared> shared_;
+  struct Shared {  // what threads other than ours may touch, under the mutex
+    std::mutex mutex;
+    std::optional<std::string> aborted;  // the reason
+    std::vector<TaskInfo> lost;
+    std::optional<bool> all_nodes_done;  // whether a worker ended well on any
+  };
+  Shared shared_;
+  std::thread waiter_;  // in the launchers' barrier
 };
 
 }  // namespace muster

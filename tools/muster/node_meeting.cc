@@ -1,5 +1,7 @@
 #include "muster/node_meeting.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -33,7 +35,8 @@ NodeMeeting::NodeMeeting(Options options) : options_(std::move(options)), config
                                                            .secret = config_.secret,
                                                            .tasks = options_.shape.tasks(),
                                                            .heartbeat_timeout = config_.heartbeat_timeout,
-                                                           .loss_policy = options_.loss_policy});
+                                                           .loss_policy = options_.loss_policy,
+                                                           .restarts = options_.restarts});
     address.port = coordinator_->address().port;
   }
   config_.coordinator = address.to_string();
@@ -44,7 +47,8 @@ NodeMeeting::NodeMeeting(Options options) : options_(std::move(options)), config
                                                      .tasks = options_.shape.tasks(),
                                                      .address = "",
                                                      .observer = true,
-                                                     .on_failure = options_.on_failure},
+                                                     .on_failure = options_.on_failure,
+                                                     .on_lost = options_.on_lost},
                                      Deadline::after(config_.join_timeout));
 }
 
@@ -105,12 +109,19 @@ std::optional<TaskName> NodeMeeting::culprit() const {
   return aborted ? aborted->by : std::nullopt;
 }
 
-void NodeMeeting::task_done(const TaskName& task) {
-  if (coordinator_) coordinator_->exited(task, "exited with code 0");
+bool NodeMeeting::task_ended(const TaskName& task, const std::string& how) {
+  try {
+    member_->exited(task, how, Deadline::after(config_.heartbeat_timeout));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
-void NodeMeeting::wait_for_all() {
-  member_->barrier("muster/launchers", Deadline::never(), "launcher");
+bool NodeMeeting::wait_for_all(bool ended_well_here) {
+  const auto answers =
+      member_->gather("muster/launchers", ended_well_here ? "well" : "", Deadline::never(), "launcher");
+  return std::find(answers.begin(), answers.end(), "well") != answers.end();
 }
 
 void NodeMeeting::leave() {

@@ -26,9 +26,11 @@ class NodeMeeting {
     int node = 0;
     Config config;  ///< coordinator, job id, secret, interface, timeouts
     LossPolicy loss_policy = LossPolicy::kAbort;
+    bool restarts = false;  ///< as in Coordinator::Options
     std::chrono::milliseconds grace{
         0};  ///< how long node 0 stays at the end for the others to hear how it ended
     std::function<void(const std::string& reason)> on_failure;  ///< from another thread: the job was aborted
+    std::function<void(const TaskInfo& task)> on_lost;          ///< from another thread
   };
 
   /// Blocks until the coordinator is there. Throws as Member does.
@@ -50,11 +52,15 @@ class NodeMeeting {
   /// The task at fault, where this node knows it.
   std::optional<TaskName> culprit() const;
 
-  /// A task of this node has ended well.
-  void task_done(const TaskName& task);
+  /// A task of this node has ended in this way, and will not be started again. False when that ends the job.
+  bool task_ended(const TaskName& task, const std::string& how);
 
-  /// Waits until the launchers of all nodes are here; throws when the job is aborted.
-  void wait_for_all();
+  /// All workers of the job have left or are lost.
+  bool finished() const { return member_->finished(); }
+
+  /// Waits until the launchers of all nodes are here, and says whether a worker ended well on any of them;
+  /// throws when the job is aborted.
+  bool wait_for_all(bool ended_well_here);
 
   /// The work is done.
   void leave();

@@ -27,7 +27,8 @@ class Coordinator::Impl {
                 .secret = options.secret,
                 .tasks = options.tasks,
                 .heartbeat_timeout = options.heartbeat_timeout,
-                .loss_policy = options.loss_policy},
+                .loss_policy = options.loss_policy,
+                .restarts = options.restarts},
                {.send = [this](Id id,
                                proto::FromCoordinator message) { streams_->send(id, std::move(message)); },
                 .close = [this](Id id) { streams_->close(id); }}) {
@@ -118,10 +119,6 @@ const Address& Coordinator::address() const {
 
 void Coordinator::abort(const std::string& reason, std::optional<TaskName> by) {
   impl_->with_state([&](CoordinatorState& state) { state.abort(reason, std::move(by)); });
-}
-
-void Coordinator::exited(const TaskName& task, const std::string& how) {
-  impl_->with_state([&](CoordinatorState& state) { state.exited(task, how); });
 }
 
 std::optional<Coordinator::AbortRecord> Coordinator::aborted() const {

@@ -27,6 +27,11 @@ namespace muster {
 enum class LossPolicy {
   kAbort,   ///< a task that dies, goes silent or ends without leaving aborts the job
   kRejoin,  ///< the others wait, at their own deadlines, for a new incarnation of it
+
+  /// Once the job is assembled it goes on without a worker that is lost: nobody waits for it any more, and
+  /// a new incarnation may join at any time. The loss of the last worker aborts the job. A lost server is
+  /// waited for as under kRejoin.
+  kGoOn,
 };
 
 class Coordinator {
@@ -38,6 +43,10 @@ class Coordinator {
     TaskSet tasks;  ///< who must join before the job is assembled
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
     LossPolicy loss_policy = LossPolicy::kAbort;
+
+    /// Under kGoOn: launchers start tasks again. A worker whose process died may come back, so the job
+    /// neither finishes nor is aborted without it, until its launcher says (Member::exited) that it will not.
+    bool restarts = false;
   };
 
   /// Listens. Throws SystemError that names the addresses when none is free.
@@ -51,10 +60,6 @@ class Coordinator {
   /// Tells every task that the job is over, why, and through which task if it was one. Sticky: the first
   /// reason stays.
   void abort(const std::string& reason, std::optional<TaskName> by = {});
-
-  /// Says that a task's process has ended ("exited with code 3"), as its launcher saw it: a task that others
-  /// wait for and that will never join aborts the job.
-  void exited(const TaskName& task, const std::string& how);
 
   struct AbortRecord {
     std::string reason;

@@ -1,11 +1,12 @@
-// What members ask of the coordinator: values and barriers. The rest of CoordinatorState is in
-// coordinator_state.cc.
+// What members ask of the coordinator: values, barriers, and a launcher's word on its tasks. The rest of
+// CoordinatorState is in coordinator_state.cc.
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "muster/cluster/coordinator_state.h"
+#include "muster/cluster/protocol.h"
 
 namespace muster {
 
@@ -59,15 +60,27 @@ void CoordinatorState::on_request(SessionId id, const proto::Request& request, T
       pending_.push_back(std::move(pending));
       return settle_barriers();
     }
+    case proto::Request::kExited: {
+      if (sessions_.at(id).self.task.job != "launcher") {
+        return reply(pending, proto::Reply::INVALID_ARGUMENT, "only launchers say that a task has ended");
+      }
+      exited(from_proto(request.exited().task()), request.exited().how(), now);
+      if (!aborted_) reply(pending, proto::Reply::OK, "");  // else the abort was the answer
+      return;
+    }
     default:
       return reply(pending, proto::Reply::INVALID_ARGUMENT, "an empty request");
   }
 }
 
-// The launchers of a job are observers, but have barriers of their own.
+// The launchers of a job are observers, but have barriers of their own. A job that goes on counts
+// only workers that are there.
 std::vector<TaskName> CoordinatorState::participants(const proto::Barrier& barrier) const {
   std::vector<TaskName> names;
+  const bool goes_on = options_.loss_policy == LossPolicy::kGoOn;
   for (const auto& [name, state] : tasks_) {
+    const bool gone = state.phase == Phase::kLost || state.phase == Phase::kLeft;
+    if (goes_on && is_worker(name) && gone) continue;
     if (barrier.job().empty() ? state.expected : *name.job == barrier.job()) names.push_back(name);
   }
   return names;

@@ -156,11 +156,13 @@ void CoordinatorState::admit(SessionId id, Session& session) {
     drop_requests_of(old);
     sessions_.at(old).stage = Stage::kClosing;
     actions_.close(old);
+    tell_of_loss(state.info);
   }
   const bool again = state.phase != Phase::kAbsent;
   state.phase = Phase::kJoined;
   state.session = id;
   state.info = session.self;
+  state.ended.clear();
   session.stage = Stage::kMember;
   if (again) {
     log_warning("{} joined again as incarnation {}", session.self.describe(), session.self.incarnation);
@@ -170,6 +172,11 @@ void CoordinatorState::admit(SessionId id, Session& session) {
   }
   if (state.expected) abort_if_some_never_come();
   if (state.expected || assembled_) announce_if_complete();
+  if (finished_) {
+    proto::FromCoordinator message;
+    message.mutable_finished();
+    actions_.send(id, std::move(message));
+  }
 }
 
 void CoordinatorState::refuse(SessionId id, Session& session, const std::string& reason, bool other_job) {
@@ -223,6 +230,7 @@ void CoordinatorState::announce_if_complete() {
     if (!assembled_)
       log_info("{} is at {} (host {}, pid {})", name.short_name(), info.address, info.host_name, info.pid);
     *message.mutable_assembled()->add_tasks() = to_proto(info);
+    if (state.phase == Phase::kLost) *message.mutable_assembled()->add_lost() = to_proto(name);
     const std::string host = info.address.substr(0, info.address.rfind(':'));
     if (hosts.size() > 1 && is_loopback(host)) {
       return abort(
@@ -250,17 +258,6 @@ void CoordinatorState::on_leave(SessionId id, Session& session) {
   check_finished();
 }
 
-void CoordinatorState::check_finished() {
-  if (finished_) return;
-  for (const auto& [name, state] : tasks_) {
-    if (state.expected && name.job != "ps" && state.phase != Phase::kLeft) return;
-  }
-  finished_ = true;
-  proto::FromCoordinator message;
-  message.mutable_finished();
-  broadcast(message);
-}
-
 void CoordinatorState::drop_requests_of(SessionId id) {
   std::erase_if(pending_, [id](const Pending& pending) { return pending.session == id; });
 }
@@ -268,54 +265,12 @@ void CoordinatorState::drop_requests_of(SessionId id) {
 void CoordinatorState::disconnected(SessionId id, Time now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  if (found->second.stage == Stage::kMember) lose(id, found->second, "its connection closed", now);
+  if (found->second.stage == Stage::kMember) {
+    lose(id, found->second, "its connection closed", options_.restarts ? Return::kPossible : Return::kNever,
+         now);
+  }
   drop_requests_of(id);
   sessions_.erase(id);
-}
-
-void CoordinatorState::lose(SessionId id, Session& session, const std::string& how, Time now) {
-  std::string where;
-  for (const auto& pending : pending_) {
-    if (pending.session == id && pending.request.has_barrier()) {
-      where = fmt::format(" while it waited in barrier '{}'", pending.request.barrier().name());
-    }
-  }
-  TaskState& state = tasks_.at(session.self.task);
-  state.phase = Phase::kLost;
-  drop_requests_of(id);
-  const std::string reason = fmt::format("{} was lost{}: {}; last heard of {} ago", session.self.describe(),
-                                         where, how, format_seconds(now - session.last_heard));
-  turn_away(id, session, fmt::format("the coordinator gave up on this task: {}", how), /*other_job=*/false);
-  const bool matters = state.expected || session.self.task.job == "launcher";
-  if (aborted_ || finished_) return;
-  if (matters && (options_.loss_policy == LossPolicy::kAbort || !state.expected)) {
-    abort(reason, session.self.task);
-  } else {
-    log_warning("{}", reason);
-  }
-}
-
-void CoordinatorState::exited(const TaskName& task, const std::string& how) {
-  const auto found = tasks_.find(task);
-  if (found == tasks_.end() || aborted_ || finished_) return;
-  TaskState& state = found->second;
-  if (state.phase != Phase::kAbsent) return;  // its stream tells what became of it
-  state.ended = how;
-  abort_if_some_never_come();
-}
-
-// A program that is not built on Muster never joins: as long as nobody has joined, nobody waits for it.
-void CoordinatorState::abort_if_some_never_come() {
-  if (aborted_ || options_.loss_policy != LossPolicy::kAbort) return;
-  const bool anybody = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& other) {
-    return other.second.expected && other.second.phase == Phase::kJoined;
-  });
-  if (!anybody) return;
-  for (const auto& [name, state] : tasks_) {
-    if (state.expected && state.phase == Phase::kAbsent && !state.ended.empty()) {
-      return abort(fmt::format("{} {} before it joined", name.short_name(), state.ended), name);
-    }
-  }
 }
 
 void CoordinatorState::abort(const std::string& reason, std::optional<TaskName> by) {
@@ -347,7 +302,8 @@ void CoordinatorState::tick(Time now) {
   }
   for (const SessionId id : silent) {
     lose(id, sessions_.at(id),
-         fmt::format("it was silent for longer than {}", format_seconds(options_.heartbeat_timeout)), now);
+         fmt::format("it was silent for longer than {}", format_seconds(options_.heartbeat_timeout)),
+         Return::kNever, now);
   }
 
   std::vector<Pending> expired;

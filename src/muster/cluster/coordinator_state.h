@@ -41,6 +41,7 @@ class CoordinatorState {
     TaskSet tasks;
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
     LossPolicy loss_policy = LossPolicy::kAbort;
+    bool restarts = false;
   };
 
   struct Actions {
@@ -59,13 +60,14 @@ class CoordinatorState {
 
   void abort(const std::string& reason, std::optional<TaskName> by);
 
-  /// The launcher saw a task's process end, in whatever way. Nothing happens when it has left.
-  void exited(const TaskName& task, const std::string& how);
+  /// The launcher saw a task's process end, in whatever way, and will not start it again. Nothing happens
+  /// when it has left.
+  void exited(const TaskName& task, const std::string& how, Time now);
 
   using AbortRecord = Coordinator::AbortRecord;
   const std::optional<AbortRecord>& aborted() const { return aborted_; }
 
-  /// All workers have left.
+  /// All workers have left; under kGoOn, all but those that are lost.
   bool finished() const { return finished_; }
 
   /// No session is open: nobody needs the coordinator any more.
@@ -91,7 +93,7 @@ class CoordinatorState {
     SessionId session = 0;
     TaskInfo info;
     bool expected = false;  ///< part of the cluster, not an observer
-    std::string ended;      ///< how its process ended without having joined
+    std::string ended;      ///< how, when it is not there and will not be started again
   };
   struct Pending {
     SessionId session = 0;
@@ -111,7 +113,14 @@ class CoordinatorState {
   std::optional<std::string> reason_to_refuse(const Session& session) const;
   void announce_if_complete();
   void abort_if_some_never_come();
-  void lose(SessionId id, Session& session, const std::string& how, Time now);
+  enum class Return { kPossible, kNever };
+  void lose(SessionId id, Session& session, const std::string& how, Return chance, Time now);
+  bool survives_losses() const;
+  void tell_of_loss(const TaskInfo& task);
+  void settle_loss(const TaskState& lost);
+  bool is_given_up(const TaskName& name, const TaskState& state) const;
+  bool no_worker_is_left() const;
+  static bool is_worker(const TaskName& name);
   void drop_requests_of(SessionId id);
   void settle_barriers();
   void check_finished();

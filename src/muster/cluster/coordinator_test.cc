@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <future>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -44,13 +46,13 @@ TaskSet workers(int count) {
 
 class CoordinatorTest : public ::testing::Test {
  protected:
-  void start(TaskSet tasks, std::chrono::milliseconds heartbeat_timeout = 10s) {
+  void start(TaskSet tasks, LossPolicy policy = LossPolicy::kAbort) {
     cluster = tasks;
     coordinator.emplace(Coordinator::Options{.listen = {{"127.0.0.1", 0}},
                                              .job_id = "test",
                                              .secret = "secret",
                                              .tasks = std::move(tasks),
-                                             .heartbeat_timeout = heartbeat_timeout});
+                                             .loss_policy = policy});
   }
 
   Member::Options options(const std::string& job, int index) {
@@ -278,6 +280,95 @@ TEST_F(CoordinatorTest, ServersWaitForTheWorkers) {
     member.leave(soon());
   });
   EXPECT_THAT(errors, Each(""));
+}
+
+// Keeps what on_lost says, for a test that waits for it.
+struct Losses {
+  void add(const TaskInfo& task) {
+    const std::lock_guard lock(mutex);
+    names.push_back(task.task.short_name());
+    changed.notify_all();
+  }
+  std::vector<std::string> wait_for(size_t count) {
+    std::unique_lock lock(mutex);
+    changed.wait_until(lock, soon().time_point(), [&] { return names.size() >= count; });
+    return names;
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::string> names;
+};
+
+TEST_F(CoordinatorTest, AJobGoesOnWithoutAWorkerThatVanishesAndOthersAreTold) {
+  TaskSet tasks = workers(3);
+  tasks["ps"] = {0};
+  start(tasks, LossPolicy::kGoOn);
+  const auto errors = ThreadCluster(4, 60s).run([&](int rank) {
+    Losses losses;
+    auto mine = rank == 3 ? options("ps", 0) : options("worker", rank);
+    mine.on_lost = [&](const TaskInfo& task) { losses.add(task); };
+    Member member(mine, soon());
+    member.wait_assembled(soon());
+    if (rank == 1) return;  // destroyed without leaving
+    EXPECT_THAT(losses.wait_for(1), ElementsAre("worker/1"));
+    if (rank == 3) {
+      member.wait_finished(soon());
+    } else {
+      EXPECT_EQ(member.gather("living", "here", soon(), "worker").size(), 2u);
+    }
+    member.leave(soon());
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_FALSE(coordinator->aborted());
+}
+
+TEST_F(CoordinatorTest, ATaskThatJoinsAgainIsFoundAtItsNewAddressAndLearnsWhoIsLost) {
+  start(workers(3), LossPolicy::kGoOn);
+  Losses losses;
+  auto watching = options("worker", 0);
+  watching.on_lost = [&](const TaskInfo& task) { losses.add(task); };
+  std::vector<std::unique_ptr<Member>> members(3);
+  const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
+    members[static_cast<size_t>(rank)] =
+        std::make_unique<Member>(rank == 0 ? watching : options("worker", rank), soon());
+    members[static_cast<size_t>(rank)]->wait_assembled(soon());
+  });
+  ASSERT_THAT(errors, Each(""));
+  const auto one = TaskName::of("worker", 1);
+  EXPECT_EQ(members[0]->find(one, soon()).address, "127.0.0.1:1001");
+  members[1].reset();
+  members[2].reset();
+  EXPECT_THAT(losses.wait_for(2), ::testing::UnorderedElementsAre("worker/1", "worker/2"));
+  EXPECT_THROW(members[0]->find(one, Deadline::after(10ms)), DeadlineExceeded);
+  EXPECT_THROW(members[0]->find(TaskName::of("worker", 3), soon()), InvalidArgument);
+
+  Losses known;
+  auto again = options("worker", 1);
+  again.incarnation = 1;
+  again.address = "127.0.0.1:2001";
+  again.on_lost = [&](const TaskInfo& task) { known.add(task); };
+  auto found = std::async(std::launch::async, [&] { return members[0]->find(one, soon()); });
+  members[1] = std::make_unique<Member>(again, soon());
+  EXPECT_EQ(members[1]->wait_assembled(soon())[1].address, "127.0.0.1:2001");
+  EXPECT_EQ(found.get().address, "127.0.0.1:2001");
+  EXPECT_THAT(known.wait_for(1), ElementsAre("worker/2"));
+  members[0]->leave(soon());
+  members[1]->leave(soon());
+  EXPECT_FALSE(coordinator->aborted());
+}
+
+TEST_F(CoordinatorTest, ALauncherLearnsWhetherTheEndOfATaskEndsTheJob) {
+  start(workers(2), LossPolicy::kGoOn);
+  auto mine = options("launcher", 0);
+  mine.observer = true;
+  Member launcher(mine, soon());
+  Member first(options("worker", 0), soon());
+  Member second(options("worker", 1), soon());
+  second.wait_assembled(soon());
+  launcher.exited(TaskName::of("worker", 0), "exited with code 3", soon());
+  EXPECT_THROW(first.get("never", soon()), PeerLost);
+  EXPECT_THROW(launcher.exited(TaskName::of("worker", 1), "exited with code 4", soon()), Aborted);
+  EXPECT_THAT(coordinator->aborted()->reason, HasSubstr("exited with code 4; it was the last worker"));
 }
 
 TEST_F(CoordinatorTest, GarbageAndSilentConnectionsDisturbNobody) {

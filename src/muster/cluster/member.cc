@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/cluster/known_tasks.h"
 #include "muster/cluster/protocol.h"
 #include "muster/cluster/stream.h"
 #include "muster/net/host.h"
@@ -59,11 +60,19 @@ class Member::Impl {
   std::vector<TaskInfo> wait_assembled(Deadline deadline) {
     std::unique_lock lock(mutex_);
     wait(
-        lock, deadline, [this] { return assembled_.has_value(); },
+        lock, deadline, [this] { return tasks_.all().has_value(); },
         [] {
           return std::string("not all tasks joined in time; the coordinator's log says which are missing");
         });
-    return *assembled_;
+    return *tasks_.all();
+  }
+
+  TaskInfo find(const TaskName& task, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    wait(
+        lock, deadline, [&] { return tasks_.living(task) != nullptr; },
+        [&] { return fmt::format("{} is lost, and did not join again in time", task.short_name()); });
+    return *tasks_.living(task);
   }
 
   void wait_finished(Deadline deadline) {
@@ -71,6 +80,11 @@ class Member::Impl {
     wait(
         lock, deadline, [this] { return finished_; },
         [] { return std::string("the workers did not finish in time"); });
+  }
+
+  bool finished() {
+    const std::lock_guard lock(mutex_);
+    return finished_;
   }
 
   proto::Reply request(proto::Request request, Deadline deadline, const std::string& what) {
@@ -266,11 +280,12 @@ class Member::Impl {
           stage_ = Stage::kRefused;
         }
         break;
-      case proto::FromCoordinator::kAssembled: {
-        auto& tasks = assembled_.emplace();
-        for (const auto& task : message.assembled().tasks()) tasks.push_back(from_proto(task));
+      case proto::FromCoordinator::kAssembled:
+        tasks_.update(message.assembled());
         break;
-      }
+      case proto::FromCoordinator::kLost:
+        tasks_.update(message.lost());
+        break;
       case proto::FromCoordinator::kReply:
         if (const auto slot = replies_.find(message.reply().id()); slot != replies_.end())
           slot->second = message.reply();
@@ -317,7 +332,7 @@ class Member::Impl {
     }
   }
 
-  // Sends heartbeats, watches those of the coordinator, and reports a failure once.
+  // Sends heartbeats, watches those of the coordinator, and reports losses, and a failure once.
   void run_pulse() {
     std::unique_lock lock(mutex_);
     const auto interval = std::min<std::chrono::milliseconds>(heartbeat_timeout_ / 5, 1000ms);
@@ -339,6 +354,10 @@ class Member::Impl {
         }
         next = now + interval;
       }
+      if (tasks_.has_losses() && !leaving_) {
+        report_losses(lock);
+        continue;
+      }
       if (failure_ && !reported) {
         reported = true;
         if (options_.on_failure) {
@@ -352,9 +371,18 @@ class Member::Impl {
       if (failure_ || leaving_) {
         changed_.wait(lock, [this] { return stopping_; });
       } else {
-        changed_.wait_until(lock, next, [this] { return stopping_ || failure_ || leaving_; });
+        changed_.wait_until(lock, next,
+                            [this] { return stopping_ || failure_ || leaving_ || tasks_.has_losses(); });
       }
     }
+  }
+
+  void report_losses(std::unique_lock<std::mutex>& lock) {
+    const auto losses = tasks_.take_losses();
+    if (!options_.on_lost) return;
+    lock.unlock();
+    for (const auto& task : losses) options_.on_lost(task);
+    lock.lock();
   }
 
   const Options options_;
@@ -369,7 +397,7 @@ class Member::Impl {
   proto::Refusal refusal_;
   std::chrono::milliseconds heartbeat_timeout_{10000};
   Deadline::Clock::time_point last_heard_;
-  std::optional<std::vector<TaskInfo>> assembled_;
+  KnownTasks tasks_;
   std::map<uint64_t, std::optional<proto::Reply>> replies_;
   uint64_t last_request_ = 0;
   std::optional<std::exception_ptr> failure_;
@@ -389,6 +417,10 @@ Member::~Member() = default;
 
 std::vector<TaskInfo> Member::wait_assembled(Deadline deadline) {
   return impl_->wait_assembled(deadline);
+}
+
+TaskInfo Member::find(const TaskName& task, Deadline deadline) {
+  return impl_->find(task, deadline);
 }
 
 void Member::put(const std::string& key, const std::string& value, Deadline deadline) {
@@ -424,6 +456,17 @@ void Member::abort(const std::string& reason) {
 
 void Member::wait_finished(Deadline deadline) {
   impl_->wait_finished(deadline);
+}
+
+bool Member::finished() const {
+  return impl_->finished();
+}
+
+void Member::exited(const TaskName& task, const std::string& how, Deadline deadline) {
+  proto::Request request;
+  *request.mutable_exited()->mutable_task() = to_proto(task);
+  request.mutable_exited()->set_how(how);
+  impl_->request(std::move(request), deadline, fmt::format("the end of {}", task.short_name()));
 }
 
 void Member::leave(Deadline deadline) {

@@ -38,6 +38,10 @@ class Member {
     /// Called once, from a thread of the Member's, when the membership ends other than by leave(). May be
     /// empty.
     std::function<void(const std::string& reason)> on_failure;
+    /// Called from the same thread for each task that is lost while the job goes on, and for those that were
+    /// when this one joined. Heartbeats wait for it: it must return soon, and not destroy the Member. May be
+    /// empty.
+    std::function<void(const TaskInfo& task)> on_lost;
   };
 
   /// Joins. Throws Refused (wrong secret, name taken, job aborted) with the coordinator's reason, and
@@ -45,16 +49,20 @@ class Member {
   Member(Options options, Deadline deadline);
   ~Member();
 
-  /// Waits until all tasks have joined; gives what is known of each, in the order of their names.
+  /// Waits until all tasks have joined; gives what is known of each, in the order of their names. A new
+  /// incarnation of a task, which joins a job that is assembled, gets this at once.
   std::vector<TaskInfo> wait_assembled(Deadline deadline);
+
+  /// The task's latest incarnation. Waits for a new one while it is lost.
+  TaskInfo find(const TaskName& task, Deadline deadline);
 
   void put(const std::string& key, const std::string& value, Deadline deadline);
 
-  /// Waits until somebody has put `key`.
+  /// Waits until somebody has put `key`; gives what was put last.
   std::string get(const std::string& key, Deadline deadline);
 
-  /// Waits until all tasks of `job` (empty: of the cluster) are in the barrier of this name. The name can be
-  /// used again afterwards.
+  /// Waits until all tasks of `job` (empty: of the cluster) are in the barrier of this name; in a job that
+  /// goes on without lost workers, all that are there. The name can be used again afterwards.
   void barrier(const std::string& name, Deadline deadline, const std::string& job = "");
 
   /// The same, and gives what each of the tasks brought, in the order of their names.
@@ -64,8 +72,16 @@ class Member {
   /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or has been lost.
   void abort(const std::string& reason);
 
-  /// Waits until all workers have left; for servers, which have nothing else to wait for.
+  /// Waits until all workers have left, or are lost and the job went on; for servers, which have nothing else
+  /// to wait for.
   void wait_finished(Deadline deadline);
+
+  /// Whether that wait is over.
+  bool finished() const;
+
+  /// For launchers: a task's process has ended ("exited with code 3") and will not be started again. Throws
+  /// Aborted when that ends the job: others wait for it and it never joined, or it was the last worker.
+  void exited(const TaskName& task, const std::string& how, Deadline deadline);
 
   /// This task is done. Nothing else may be called afterwards.
   void leave(Deadline deadline);
