@@ -1,0 +1,80 @@
+#include <algorithm>
+#include <map>
+
+#include "muster/ps/phase_rules.h"
+
+namespace muster {
+namespace {
+
+class Arrivals final : public PhaseRules {
+ public:
+  Arrivals(PolicyState& state, const PhaseSpan& span) : state_(state), span_(span) {
+    for (int worker = 0; worker < state.options.workers; ++worker) {
+      if (state.worker(worker).active()) activated(worker);
+    }
+  }
+
+  void receive(int worker, const Push& push) override {
+    if (push.step < span_.from) return state_.drop(worker, push, Answer::Verdict::kDropped);
+    ++clocks_[worker];
+    if (push.skip) return state_.drop(worker, push, Answer::Verdict::kSkipped);
+    const int64_t staleness = state_.version - push.version;
+    ++state_.counts[worker].staleness[staleness];
+    const PolicyOptions& options = state_.options;
+    const bool too_stale = options.max_staleness >= 0 && staleness > options.max_staleness;
+    if (too_stale && !options.staleness_damping) {
+      return state_.drop(worker, push, Answer::Verdict::kDropped);
+    }
+    const bool damped =
+        options.staleness_damping && staleness > 1 && (too_stale || options.max_staleness < 0);
+    apply(worker, push, damped ? push.lr / static_cast<double>(staleness) : push.lr);
+  }
+
+  // One that comes begins beside the slowest: it must not hold the others up.
+  void activated(int worker) override { clocks_.try_emplace(worker, slowest()); }
+  void deactivated(int worker) override { clocks_.erase(worker); }
+
+  bool may_begin(int worker) const override {
+    if (outstanding() >= span_.end - state_.step) return false;
+    return span_.mode != Mode::kSsp || clocks_.at(worker) - slowest() <= state_.options.staleness;
+  }
+
+ private:
+  void apply(int worker, const Push& push, double lr) {
+    state_.worker(worker).fate = {.verdict = Answer::Verdict::kApplied,
+                                  .staleness = state_.version - push.version,
+                                  .loss = push.loss,
+                                  .total = push.total};
+    ++state_.counts[worker].applied;
+    ++state_.version;
+    ++state_.step;
+    Order& order = state_.order(Order::Kind::kApply, {state_.source(worker, push, push.weight)});
+    order.divisor = push.total / push.weight;
+    order.lr = lr;
+    order.gradient_scale = push.gradient_scale;
+  }
+
+  // Tokens of this phase that workers hold: as many gradients are still to come.
+  int64_t outstanding() const {
+    return std::ranges::count_if(state_.workers, [this](const WorkerState& worker) {
+      return worker.token.has_value() && *worker.token >= span_.from;
+    });
+  }
+
+  int64_t slowest() const {
+    const auto least = std::ranges::min_element(clocks_, {}, &std::pair<const int, int64_t>::second);
+    return least == clocks_.end() ? 0 : least->second;
+  }
+
+  PolicyState& state_;
+  const PhaseSpan span_;
+  std::map<int, int64_t> clocks_;  // of active workers: the gradients that they have pushed
+};
+
+}  // namespace
+
+std::unique_ptr<PhaseRules> arrivals(PolicyState& state, const PhaseSpan& span) {
+  return std::make_unique<Arrivals>(state, span);
+}
+
+}  // namespace muster

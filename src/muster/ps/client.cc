@@ -1,0 +1,240 @@
+#include "muster/ps/client.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster {
+namespace {
+
+constexpr auto kBetweenTries = std::chrono::milliseconds(100);
+
+int cores() {
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+ParameterClient::ParameterClient(Options options)
+    : options_(std::move(options)),
+      placement_(options_.plan.variables, options_.plan.servers, options_.plan.placement),
+      arena_(Arena::create()),
+      servers_(static_cast<size_t>(options_.plan.servers)),
+      delivered_(options_.plan.variables.size(), nullptr),
+      substitutes_(options_.plan.variables.size()) {
+  const auto deadline = Deadline::after(options_.server_wait);
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    connect(i, deadline);
+    servers_[i].boot = servers_[i].channel->welcome().boot;
+  }
+}
+
+ParameterClient::~ParameterClient() = default;
+
+void ParameterClient::connect(size_t server, Deadline deadline) {
+  const int index = static_cast<int>(server);
+  servers_[server].channel.reset();
+  servers_[server].channel =
+      open_channel({.endpoint = options_.endpoint,
+                    .arena = arena_,
+                    .server = options_.find_server(index, deadline),
+                    .job_id = options_.job_id,
+                    .plan_id = options_.plan_id,
+                    .plan = options_.plan,
+                    .placement = placement_,
+                    .index = index,
+                    .worker = options_.worker,
+                    .incarnation = options_.incarnation,
+                    .sockets = options_.sockets,
+                    .encrypted = options_.encrypted,
+                    .patience = Patience::of(options_.plan.policy.workers + options_.plan.servers, cores()),
+                    .check = options_.check},
+                   deadline);
+}
+
+// Does it, if need be with a new channel.
+template <typename Action>
+void ParameterClient::with(size_t server, const Action& action) {
+  for (;;) {
+    try {
+      return action(*servers_[server].channel);
+    } catch (const PeerLost& error) {
+      reconnect(server, error.what());
+    }
+  }
+}
+
+void ParameterClient::reconnect(size_t server, const std::string& why) {
+  log_warning("parameter server {} is gone ({}): waiting for it, up to {}", server, why,
+              format_seconds(options_.server_wait));
+  const auto deadline = Deadline::after(options_.server_wait);
+  for (;;) {
+    options_.check();
+    try {
+      connect(server, deadline);
+      break;
+    } catch (const Refused& error) {
+      if (deadline.expired()) throw;
+    } catch (const Error& error) {
+      options_.check();
+      if (deadline.expired())
+        raise<PeerLost>("parameter server {} did not come back within {}: {}", server,
+                        format_seconds(options_.server_wait), error.what());
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  const Welcome& welcome = servers_[server].channel->welcome();
+  if (welcome.boot != servers_[server].boot)
+    raise<DataLoss>(
+        "parameter server {} was started again and has lost its parameters: there is no checkpoint "
+        "to restore them from",
+        server);
+  if (welcome.posted + 1 < servers_[server].asked)
+    raise<Aborted>("parameter server {} took this worker for dead", server);
+  log_info("parameter server {} is back", server);
+  if (welcome.posted >= servers_[server].asked) return;
+  try {
+    repeat(server);
+  } catch (const PeerLost&) {
+    // Whoever uses it next finds out.
+  }
+}
+
+// The last request has not reached it, and with it perhaps the gradients.
+void ParameterClient::repeat(size_t server) {
+  Server& to = servers_[server];
+  if (to.request.kind == Request::Kind::kPush || to.request.kind == Request::Kind::kData ||
+      to.request.kind == Request::Kind::kInitialise) {
+    const auto& slices = placement_.slices(static_cast<int>(server));
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const float* data = delivered_[slices[i].variable];
+      to.channel->deliver(i, to.request.push.sequence, data == nullptr ? nullptr : data + slices[i].begin);
+    }
+  }
+  to.channel->post(to.asked, to.request);
+}
+
+std::shared_ptr<void> ParameterClient::allocate(size_t bytes) {
+  return {arena_->allocate(bytes), [arena = arena_](void* data) { arena->free(data); }};
+}
+
+// Servers of this host read what lies in the arena.
+const float* ParameterClient::reachable(size_t variable, const float* data) {
+  const size_t bytes = placement_.variables()[variable].count() * sizeof(float);
+  const auto here = [](const Server& server) { return server.channel->parameters() != nullptr; };
+  if (arena_->contains(data, bytes) || std::none_of(servers_.begin(), servers_.end(), here)) return data;
+  if (!substitutes_[variable]) substitutes_[variable] = allocate(bytes);
+  std::memcpy(substitutes_[variable].get(), data, bytes);
+  return static_cast<const float*>(substitutes_[variable].get());
+}
+
+void ParameterClient::deliver(size_t variable, const float* gradient) {
+  delivered_[variable] = gradient == nullptr ? nullptr : reachable(variable, gradient);
+  if (gradient == nullptr) return;
+  for (size_t server = 0; server < servers_.size(); ++server) {
+    const auto& slices = placement_.slices(static_cast<int>(server));
+    const auto found =
+        std::lower_bound(slices.begin(), slices.end(), variable,
+                         [](const Slice& slice, size_t value) { return slice.variable < value; });
+    if (found == slices.end() || found->variable != variable) continue;
+    try {
+      servers_[server].channel->deliver(static_cast<size_t>(found - slices.begin()), sequence_,
+                                        delivered_[variable] + found->begin);
+    } catch (const PeerLost&) {
+      // The push finds out, and says everything again.
+    }
+  }
+}
+
+// The first server last: what it lets others do, they may do at all.
+void ParameterClient::ask_all(Request request) {
+  for (size_t i = servers_.size(); i-- > 0;) {
+    servers_[i].request = request;
+    ++servers_[i].asked;
+    with(i, [&](Channel& channel) {
+      if (channel.welcome().posted < servers_[i].asked) channel.post(servers_[i].asked, request);
+      channel.wait_reply(servers_[i].asked);
+    });
+  }
+}
+
+void ParameterClient::initialise(std::span<const float* const> variables) {
+  for (size_t i = 0; i < variables.size(); ++i) deliver(i, variables[i]);
+  ask_all({.kind = Request::Kind::kInitialise, .push = {.sequence = sequence_}});
+  for (size_t server = 0; server < servers_.size(); ++server)
+    with(server, [&](Channel& channel) { channel.wait_consumed(sequence_); });
+  ++sequence_;
+  std::fill(delivered_.begin(), delivered_.end(), nullptr);
+}
+
+Reply ParameterClient::ask(Request request) {
+  Server& first = servers_.front();
+  request.pull = 1;
+  first.request = request;
+  ++first.asked;
+  Reply reply;
+  bool posted = false;
+  with(0, [&](Channel& channel) {
+    if (!posted) channel.post(first.asked, request);
+    posted = true;  // when it breaks from here on, reconnect() has posted it again
+    reply = channel.wait_reply(first.asked);
+  });
+  pulled_with_reply_ = reply.kind != Reply::Kind::kTaken;
+  return reply;
+}
+
+Reply ParameterClient::join() {
+  return ask({.kind = Request::Kind::kJoin});
+}
+
+Reply ParameterClient::push(Push push) {
+  push.sequence = sequence_;
+  for (size_t i = 1; i < servers_.size(); ++i) {
+    servers_[i].request = {.kind = Request::Kind::kData, .push = push};
+    ++servers_[i].asked;
+    with(i, [&](Channel& channel) { channel.post(servers_[i].asked, servers_[i].request); });
+  }
+  const Reply reply = ask({.kind = Request::Kind::kPush, .push = push});
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    with(i, [&](Channel& channel) {
+      if (i > 0) channel.wait_reply(servers_[i].asked);
+      channel.wait_consumed(sequence_);
+    });
+  }
+  ++sequence_;
+  std::fill(delivered_.begin(), delivered_.end(), nullptr);
+  return reply;
+}
+
+Reply ParameterClient::rest() {
+  return ask({.kind = Request::Kind::kRest});
+}
+
+void ParameterClient::leave() {
+  ask_all({.kind = Request::Kind::kLeave});
+}
+
+int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variables) {
+  int64_t version = at_least;
+  for (size_t server = 0; server < servers_.size(); ++server) {
+    auto& slices = servers_[server].slices;
+    slices.clear();
+    for (const auto& slice : placement_.slices(static_cast<int>(server)))
+      slices.push_back(variables[slice.variable] + slice.begin);
+    bool asked = server == 0 && std::exchange(pulled_with_reply_, false);
+    with(server, [&](Channel& channel) {
+      const int64_t found = channel.pull(at_least, slices, std::exchange(asked, false));
+      if (server == 0) version = found;
+    });
+  }
+  return version;
+}
+
+const float* ParameterClient::parameters() const {
+  return servers_.size() == 1 ? servers_.front().channel->parameters() : nullptr;
+}
+
+}  // namespace muster

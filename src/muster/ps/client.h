@@ -1,0 +1,108 @@
+#pragma once
+
+// A worker's side of the parameter servers.
+//
+//   ParameterClient client({.endpoint = endpoint, .plan = plan, .find_server = ..., .worker = 1});
+//   if (chief) client.initialise(variables);            // the first parameters; the others' join() waits for
+//   them Reply reply = client.join();                        // a token client.pull(reply.version,
+//   variables); while (reply.kind == Reply::Kind::kBegin) {
+//     for (...) client.deliver(i, gradient);            // as backward finishes them
+//     reply = client.push({.step = reply.step, .version = version, .lr = 0.1});
+//     version = client.pull(reply.version, variables);
+//   }
+//   client.leave();
+//
+// A server that is gone is waited for, up to `server_wait`: when only the link broke, what was not answered
+// is said again, and counts once. One thread uses it. Calls throw PeerLost (a server did not come back),
+// DataLoss (it came back without its parameters), Refused, and what `check` throws.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "muster/net/arena.h"
+#include "muster/ps/channel.h"
+
+namespace muster {
+
+class ParameterClient {
+ public:
+  struct Options {
+    std::shared_ptr<Endpoint> endpoint;
+    std::string job_id;
+    std::string plan_id;
+    ServerPlan plan;
+    int worker = 0;
+    int incarnation = 0;
+    int sockets = 1;
+    bool encrypted = false;
+    std::chrono::milliseconds server_wait{std::chrono::seconds(30)};
+    /// Where a server is now; with a local name where memory is to be shared with it.
+    std::function<ServerAddress(int server, Deadline deadline)> find_server;
+    std::function<void()> check;  ///< called now and then while waiting; may throw
+  };
+
+  /// Reaches all servers.
+  explicit ParameterClient(Options options);
+  ~ParameterClient();
+  ParameterClient(const ParameterClient&) = delete;
+  ParameterClient& operator=(const ParameterClient&) = delete;
+
+  const Placement& placement() const { return placement_; }
+
+  /// Memory that servers of this host read in place; freed with the last reference.
+  std::shared_ptr<void> allocate(size_t bytes);
+
+  void initialise(std::span<const float* const> variables);
+  Reply join();
+
+  /// The gradient of a variable, as it should be used. It must stay as it is until push() has returned.
+  void deliver(size_t variable, const float* gradient);
+
+  /// Says that all gradients are there, and waits for leave to go on. The sequence is set here.
+  Reply push(Push push);
+
+  /// This worker has no more data: waits until all have none.
+  Reply rest();
+  void leave();
+
+  /// Copies the parameters of one version, not below `at_least`, and gives it. Each server's part is of one
+  /// version; with several servers all are at least this one.
+  int64_t pull(int64_t at_least, std::span<float* const> variables);
+
+  /// Where the parameters are on the only server, when it is on this host; else nullptr.
+  const float* parameters() const;
+
+ private:
+  template <typename Action>
+  void with(size_t server, const Action& action);
+  void connect(size_t server, Deadline deadline);
+  void reconnect(size_t server, const std::string& why);
+  void repeat(size_t server);
+  Reply ask(Request request);
+  void ask_all(Request request);
+  const float* reachable(size_t variable, const float* data);
+
+  struct Server {
+    std::unique_ptr<Channel> channel;
+    uint64_t boot = 0;
+    uint64_t asked = 0;          // requests
+    Request request;             // the last
+    std::vector<float*> slices;  // where a pull goes
+  };
+
+  const Options options_;
+  const Placement placement_;
+  const std::shared_ptr<Arena> arena_;
+  std::vector<Server> servers_;
+  uint64_t sequence_ = 1;                           // of the next push
+  std::vector<const float*> delivered_;             // of each variable, for the next push
+  std::vector<std::shared_ptr<void>> substitutes_;  // for gradients that lie outside of the arena
+  bool pulled_with_reply_ = false;                  // the first server sends parameters behind its last reply
+};
+
+}  // namespace muster

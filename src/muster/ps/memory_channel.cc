@@ -1,0 +1,103 @@
+#include <poll.h>
+
+#include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/net/arena.h"
+#include "muster/ps/channel.h"
+
+namespace muster {
+namespace {
+
+class MemoryChannel : public Channel {
+ public:
+  MemoryChannel(const ChannelOptions& options, Deadline deadline) : options_(options) {
+    const size_t slices = options_.placement.slices(options_.index).size();
+    desk_ = Desk::make(options_.arena->allocate(Desk::bytes(slices)));
+    std::memset(desk_->places(), 0, slices * sizeof(uint64_t));
+    connection_ = options_.endpoint->connect_local(
+        options_.server.local_name, worker_purpose(options_.job_id, options_.plan_id), deadline);
+    const Hello hello = {.shares_memory = 1,
+                         .plan = options_.plan.fingerprint(),
+                         .worker = options_.worker,
+                         .incarnation = options_.incarnation,
+                         .desk = options_.arena->offset_of(desk_)};
+    connection_.send(&hello, sizeof(hello), deadline);
+    connection_.send_descriptor(options_.arena->fd(), deadline);
+    welcome_ = receive_welcome(connection_, deadline);
+    store_ = Arena::open(connection_.receive_descriptor(deadline), Arena::Access::kReadOnly);
+    doors_ = Arena::open(connection_.receive_descriptor(deadline));
+    view_.emplace(options_.placement, options_.index, store_->at(welcome_.store));
+    door_ = reinterpret_cast<Door*>(doors_->at(welcome_.door));
+  }
+
+  ~MemoryChannel() override {
+    connection_ = Connection();
+    options_.arena->free(desk_);
+  }
+
+  const Welcome& welcome() const override { return welcome_; }
+
+  void deliver(size_t slice, uint64_t /*sequence*/, const float* data) override {
+    desk_->places()[slice] = data == nullptr ? 0 : options_.arena->offset_of(data);
+  }
+
+  void post(uint64_t number, const Request& request) override {
+    desk_->request = request;
+    desk_->posted.exchange(number);
+    wake(door_->bell);
+  }
+
+  Reply wait_reply(uint64_t number) override {
+    wait([&] { return desk_->answered.load() >= number; });
+    return desk_->reply;
+  }
+
+  void wait_consumed(uint64_t sequence) override {
+    wait([&] { return desk_->consumed.load() >= sequence; });
+    std::memset(desk_->places(), 0, options_.placement.slices(options_.index).size() * sizeof(uint64_t));
+  }
+
+  int64_t pull(int64_t at_least, std::span<float* const> slices, bool /*asked*/) override {
+    return view_->read(at_least, {*desk_, *door_, options_.patience, [this] { check(); }},
+                       [&](const StoreView::Chunk& chunk, const float* data) {
+                         std::memcpy(slices[chunk.slice] + chunk.begin, data, chunk.count * sizeof(float));
+                       });
+  }
+
+  const float* parameters() const override { return view_->parameters(); }
+
+ private:
+  template <typename Ready>
+  void wait(const Ready& ready) {
+    wait_until(desk_->bell, options_.patience, ready, [this] { check(); });
+  }
+
+  void check() {
+    options_.check();
+    pollfd entry = {.fd = connection_.fd(), .events = POLLIN, .revents = 0};
+    if (poll(&entry, 1, 0) > 0) raise<PeerLost>("parameter server {} is gone", options_.index);
+  }
+
+  const ChannelOptions options_;
+  Connection connection_;
+  Welcome welcome_;
+  Desk* desk_ = nullptr;
+  std::shared_ptr<Arena> store_;
+  std::shared_ptr<Arena> doors_;
+  std::optional<StoreView> view_;
+  Door* door_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Channel> open_memory_channel(const ChannelOptions& options, Deadline deadline) {
+  return std::make_unique<MemoryChannel>(options, deadline);
+}
+
+std::unique_ptr<Channel> open_channel(ChannelOptions options, Deadline deadline) {
+  if (!options.server.local_name.empty()) return open_memory_channel(options, deadline);
+  return open_tcp_channel(options, deadline);
+}
+
+}  // namespace muster

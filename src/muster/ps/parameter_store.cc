@@ -1,0 +1,162 @@
+#include "muster/ps/parameter_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+// Elements that are summed and then used while they are in the first-level cache.
+constexpr size_t kTile = size_t{4} * 1024;
+
+// Below this many elements, waking another thread costs more than it saves.
+constexpr size_t kWorthATeam = size_t{128} * 1024;
+
+size_t elements_of(const std::vector<Slice>& slices) {
+  size_t count = 0;
+  for (const auto& slice : slices) count += slice.count;
+  return count;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const Options& options, StoreView& view)
+    : options_(options),
+      view_(view),
+      slices_(options_.placement.slices(options_.server)),
+      absorbed_(slices_.size(), false),
+      updates_(slices_.size(), 0),
+      team_(elements_of(slices_) < kWorthATeam ? 1 : options_.threads) {
+  const size_t extent = options_.placement.extent(options_.server);
+  for (size_t i = 0; i < options_.rule->slots(); ++i) slots_[i] = std::make_unique<float[]>(extent);
+}
+
+void ParameterStore::initialise(const SliceData& parameters) {
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if (parameters[i] != nullptr)
+      std::memcpy(view_.parameters() + slices_[i].offset, parameters[i], slices_[i].count * sizeof(float));
+  }
+}
+
+float* ParameterStore::sums() {
+  if (!sums_) sums_ = std::make_unique<float[]>(options_.placement.extent(options_.server));
+  return sums_.get();
+}
+
+void ParameterStore::absorb(const WeightedData& source) {
+  float* sum = sums();
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if ((*source.data)[i] == nullptr) continue;
+    float* mine = sum + slices_[i].offset;
+    const std::array<WeightedSource, 2> both = {WeightedSource{mine, 1},
+                                                WeightedSource{(*source.data)[i], source.weight}};
+    add_up(DType::kFloat32, absorbed_[i] ? std::span(both) : std::span(both).last(1), mine, slices_[i].count);
+    absorbed_[i] = true;
+  }
+}
+
+bool ParameterStore::touched(const Update& update, size_t slice) const {
+  return absorbed_[slice] ||
+         std::any_of(update.sources.begin(), update.sources.end(),
+                     [&](const WeightedData& source) { return (*source.data)[slice] != nullptr; });
+}
+
+std::vector<WeightedSource> ParameterStore::sources_of(const Update& update, const Chunk& chunk) const {
+  std::vector<WeightedSource> sources;
+  if (absorbed_[chunk.slice]) sources.push_back({sums_.get() + chunk.offset, 1});
+  for (const auto& [data, weight] : update.sources) {
+    if ((*data)[chunk.slice] != nullptr) sources.push_back({(*data)[chunk.slice] + chunk.begin, weight});
+  }
+  return sources;
+}
+
+UpdateRange ParameterStore::range_of(const Chunk& chunk, const float* gradient) const {
+  UpdateRange range = {
+      .parameter = view_.parameters() + chunk.offset, .gradient = gradient, .count = chunk.count};
+  for (size_t i = 0; i < options_.rule->slots(); ++i) range.slots[i] = slots_[i].get() + chunk.offset;
+  return range;
+}
+
+UpdateNow ParameterStore::now_of(const Update& update, const Chunk& chunk) const {
+  const auto& variable = options_.placement.variables()[slices_[chunk.slice].variable];
+  return {.step = updates_[chunk.slice] + 1,
+          .lr = update.lr,
+          .gradient_scale = update.gradient_scale / update.divisor,
+          .adapt = variable.shape.size() > 1};
+}
+
+void ParameterStore::apply_at_once(const Update& update, const Chunk& chunk) const {
+  const auto sources = sources_of(update, chunk);
+  if (sources.empty()) return;
+  const UpdateNow now = now_of(update, chunk);
+  if (sources.size() == 1 && sources.front().weight == 1)
+    return options_.rule->apply(range_of(chunk, static_cast<const float*>(sources.front().data)), now);
+  alignas(64) std::array<float, kTile> tile;
+  std::vector<WeightedSource> pieces(sources.size());
+  for (size_t at = 0; at < chunk.count; at += kTile) {
+    const Chunk piece = {chunk.slice, chunk.begin + at, std::min(kTile, chunk.count - at), chunk.offset + at};
+    for (size_t i = 0; i < sources.size(); ++i)
+      pieces[i] = {static_cast<const float*>(sources[i].data) + at, sources[i].weight};
+    add_up(DType::kFloat32, pieces, tile.data(), piece.count);
+    options_.rule->apply(range_of(piece, tile.data()), now);
+  }
+}
+
+void ParameterStore::finish_chunk(const Update& update, size_t chunk,
+                                  const std::function<void(size_t)>& done) const {
+  view_.version(chunk).exchange(update.version);
+  done(chunk);
+}
+
+// What depends on norms of the whole needs the sums first.
+void ParameterStore::apply_in_passes(Update update, const std::function<void(size_t)>& done) {
+  const auto& chunks = view_.chunks();
+  float* sum = sums();
+  squares_.assign(chunks.size(), 0);
+  norms_.assign(chunks.size(), {});
+  team_.run(chunks.size(), [&](size_t i) {
+    add_up(DType::kFloat32, sources_of(update, chunks[i]), sum + chunks[i].offset, chunks[i].count);
+    if (options_.clip_norm > 0)
+      squares_[i] = sum_of_squares(DType::kFloat32, sum + chunks[i].offset, chunks[i].count);
+  });
+  if (options_.clip_norm > 0) {
+    double square = 0;
+    for (const double value : squares_) square += value;
+    const double norm = std::sqrt(square) * std::abs(update.gradient_scale / update.divisor);
+    constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
+    if (norm > options_.clip_norm) update.gradient_scale *= options_.clip_norm / (norm + kEpsilon);
+  }
+  if (options_.rule->measures()) {
+    team_.run(chunks.size(), [&](size_t i) {
+      if (touched(update, chunks[i].slice))
+        norms_[i] =
+            options_.rule->measure(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]));
+    });
+  }
+  std::vector<Norms> whole(slices_.size());
+  for (size_t i = 0; i < chunks.size(); ++i) whole[chunks[i].slice] += norms_[i];
+  team_.run(chunks.size(), [&](size_t i) {
+    if (touched(update, chunks[i].slice))
+      options_.rule->apply(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]),
+                           whole[chunks[i].slice]);
+    finish_chunk(update, i, done);
+  });
+}
+
+void ParameterStore::apply(const Update& update, const std::function<void(size_t chunk)>& done) {
+  if (options_.clip_norm > 0 || options_.rule->measures()) {
+    apply_in_passes(update, done);
+  } else {
+    team_.run(view_.chunks().size(), [&](size_t i) {
+      apply_at_once(update, view_.chunks()[i]);
+      finish_chunk(update, i, done);
+    });
+  }
+  for (size_t i = 0; i < slices_.size(); ++i) updates_[i] += touched(update, i) ? 1 : 0;
+  absorbed_.assign(slices_.size(), false);
+}
+
+}  // namespace muster

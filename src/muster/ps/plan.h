@@ -1,0 +1,34 @@
+#pragma once
+
+// What the servers of a job must know to train a model: its variables and where they go, the update rule, and
+// the mode. The chief makes it and gives it to the servers, and to the other workers, through the
+// coordinator.
+
+#include <string>
+#include <vector>
+
+#include "muster/base/dtype.h"
+#include "muster/ps/placement.h"
+#include "muster/ps/update_policy.h"
+
+namespace muster {
+
+struct ServerPlan {
+  std::vector<Variable> variables;
+  PlacementKind placement = PlacementKind::kSliced;
+  int servers = 1;
+  std::string rule;              ///< parse_rule() reads it
+  double clip_norm = 0;          ///< of averaged gradients
+  DType wire = DType::kFloat32;  ///< what gradients and parameters travel as between hosts
+  PolicyOptions policy;
+
+  std::string to_text() const;
+
+  /// Throws InvalidArgument.
+  static ServerPlan parse(const std::string& text);
+
+  /// Differs where plans differ.
+  uint64_t fingerprint() const;
+};
+
+}  // namespace muster

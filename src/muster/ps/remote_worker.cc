@@ -1,0 +1,238 @@
+#include "muster/ps/remote_worker.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "muster/base/convert.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster {
+namespace {
+
+struct Stopped {};
+
+size_t extent_of(const std::vector<Slice>& slices) {
+  return slices.empty() ? 0 : slices.back().offset + slices.back().count;
+}
+
+std::shared_ptr<Desk> make_desk(size_t slices) {
+  void* memory = std::aligned_alloc(alignof(Desk), (Desk::bytes(slices) + 63) / 64 * 64);
+  MUSTER_CHECK(memory != nullptr);
+  return {Desk::make(memory), [](Desk* desk) { std::free(desk); }};
+}
+
+constexpr size_t kFront = 16;  // elements: nothing is at place 0
+
+}  // namespace
+
+RemoteWorker::RemoteWorker(Options options)
+    : options_(std::move(options)),
+      extent_((extent_of(options_.slices) + 15) / 16 * 16),
+      desk_(make_desk(options_.slices.size())),
+      buffers_(kFront + 2 * extent_) {
+  for (auto& here : here_) here.assign(options_.slices.size(), false);
+}
+
+RemoteWorker::~RemoteWorker() {
+  detach();
+}
+
+void RemoteWorker::stop() {
+  stopping_.exchange(true);
+  wake(desk_->bell);
+  if (receiver_.joinable()) receiver_.join();
+  if (sender_.joinable()) sender_.join();
+  stopping_ = false;
+}
+
+void RemoteWorker::detach() {
+  const std::lock_guard lock(links_);
+  stop();
+  stream_.reset();
+  broken();
+}
+
+void RemoteWorker::attach(std::unique_ptr<Stream> stream) {
+  const std::lock_guard links(links_);
+  stop();
+  desk_->reading.exchange(0);
+  stream_ = std::move(stream);
+  pull_ = -1;
+  // The last reply may have been lost on its way: it goes out again if the worker still waits for it, which
+  // it says by asking nothing else.
+  const uint64_t answered = desk_->answered.load();
+  sent_ = answered > 0 && desk_->posted.load() == answered ? answered - 1 : answered;
+  {
+    const std::lock_guard lock(mutex_);
+    gone_since_.reset();
+  }
+  start(&RemoteWorker::receive, receiver_);
+  start(&RemoteWorker::send, sender_);
+}
+
+void RemoteWorker::start(void (RemoteWorker::*body)(), std::thread& thread) {
+  thread = std::thread([this, body, task = log_task()] {
+    const ScopedLogTask scope(task);
+    try {
+      (this->*body)();
+    } catch (const Stopped&) {
+      return;
+    } catch (const Refused& error) {
+      log_warning("{}: its link is closed", error.what());
+    } catch (const std::exception& error) {
+      log_debug("the link to {} has ended: {}", options_.name, error.what());
+    }
+    broken();
+  });
+}
+
+void RemoteWorker::check() const {
+  if (stopping_.load() || gone_since()) throw Stopped{};
+}
+
+std::optional<Deadline::Clock::time_point> RemoteWorker::gone_since() const {
+  const std::lock_guard lock(mutex_);
+  return gone_since_;
+}
+
+void RemoteWorker::broken() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!gone_since_) gone_since_ = Deadline::Clock::now();
+  }
+  desk_->reading.exchange(0);
+  wake(desk_->bell);
+  wake(options_.door.bell);
+}
+
+void RemoteWorker::receive() {
+  const auto checks = [this] { check(); };
+  for (;;) {
+    const auto frame = stream_->receive_one<Frame>(checks);
+    switch (frame.kind) {
+      case Frame::Kind::kSlice:
+        receive_slice(frame);
+        break;
+      case Frame::Kind::kRequest:
+        receive_request(frame);
+        break;
+      case Frame::Kind::kPull:
+        pull_.exchange(static_cast<int64_t>(frame.number));
+        wake(desk_->bell);
+        break;
+      default:
+        raise<Refused>("{} sent a frame that workers do not send", options_.name);
+    }
+  }
+}
+
+void RemoteWorker::receive_slice(const Frame& frame) {
+  if (frame.index >= options_.slices.size())
+    raise<Refused>("{} sent slice {}, and this server has {}", options_.name, frame.index,
+                   options_.slices.size());
+  const Slice& slice = options_.slices[frame.index];
+  if (frame.bytes != slice.count * size_of(options_.wire))
+    raise<Refused>("{} sent {} bytes for a slice of {} elements", options_.name, frame.bytes, slice.count);
+  const bool again = frame.number <= taken_;
+  const size_t which = frame.number % 2;
+  if (!again && sequences_[which] != frame.number) {
+    // What was in this buffer must have been used.
+    wait_until(
+        desk_->bell, options_.patience,
+        [&] { return stopping_.load() || desk_->consumed.load() >= sequences_[which]; }, [this] { check(); });
+    sequences_[which] = frame.number;
+    here_[which].assign(options_.slices.size(), false);
+  }
+  float* destination = buffers_.data() + kFront + which * extent_ + slice.offset;
+  const bool passes = again || options_.wire != DType::kFloat32;
+  if (passes) passing_.resize(std::max<size_t>(passing_.size(), frame.bytes));
+  const iovec part = {passes ? static_cast<void*>(passing_.data()) : destination, frame.bytes};
+  stream_->receive({&part, 1}, [this] { check(); });
+  if (again) return;
+  if (passes) convert(options_.wire, passing_.data(), DType::kFloat32, destination, slice.count);
+  here_[which][frame.index] = true;
+}
+
+void RemoteWorker::receive_request(const Frame& frame) {
+  if (frame.bytes != sizeof(Request)) raise<Refused>("{} sent a request of another size", options_.name);
+  const auto request = stream_->receive_one<Request>([this] { check(); });
+  if (!is_request(request)) raise<Refused>("{} sent an unknown request", options_.name);
+  if (frame.number <= desk_->posted.load()) return;  // we have it already
+  if (frame.number != desk_->posted.load() + 1 || desk_->answered.load() != desk_->posted.load())
+    raise<Refused>("{} sent a request out of turn", options_.name);
+  const size_t which = request.push.sequence % 2;
+  const bool has_data = sequences_[which] == request.push.sequence;
+  for (size_t i = 0; i < options_.slices.size(); ++i) {
+    const size_t element = kFront + which * extent_ + options_.slices[i].offset;
+    desk_->places()[i] = has_data && here_[which][i] ? element * sizeof(float) : 0;
+  }
+  taken_ = std::max(taken_, request.push.sequence);
+  desk_->request = request;
+  if (request.pull != 0) pull_behind_ = frame.number;
+  desk_->posted.exchange(frame.number);
+  wake(options_.door.bell);
+}
+
+void RemoteWorker::send() {
+  for (;;) {
+    wait_until(
+        desk_->bell, options_.patience,
+        [&] {
+          return stopping_.load() || gone_since() || pull_.load() >= 0 || desk_->answered.load() > sent_;
+        },
+        [] {});
+    check();
+    if (const int64_t version = pull_.exchange(-1); version >= 0) send_parameters(version);
+    if (const uint64_t answered = desk_->answered.load(); answered > sent_) send_reply(answered);
+  }
+}
+
+void RemoteWorker::send_reply(uint64_t number) {
+  const Reply reply = desk_->reply;
+  const Frame frame = {.kind = Frame::Kind::kReply, .number = number, .bytes = sizeof(reply)};
+  const std::array<iovec, 2> parts = {iovec{const_cast<Frame*>(&frame), sizeof(frame)},
+                                      iovec{const_cast<Reply*>(&reply), sizeof(reply)}};
+  stream_->send(parts, [this] { check(); });
+  sent_ = number;
+  if (pull_behind_.load() == number && reply.kind != Reply::Kind::kTaken) send_parameters(reply.version);
+}
+
+void RemoteWorker::send_parameters(int64_t at_least) {
+  const size_t width = size_of(options_.wire);
+  size_t total = 0;
+  for (const auto& slice : options_.slices) total += slice.count * width;
+  outgoing_.resize(total);
+  const auto checks = [this] { check(); };
+  for (;;) {
+    const Frame head = {.kind = Frame::Kind::kParameters, .bytes = total};
+    stream_->send_one(head, checks);
+    size_t copied = 0;
+    size_t gone = 0;
+    const auto push_on = [&] {
+      const iovec part = {outgoing_.data() + gone, copied - gone};
+      if (copied > gone) gone += stream_->try_send({&part, 1});
+    };
+    const auto version = options_.view.try_read(
+        at_least, {*desk_, options_.door, options_.patience, checks},
+        [&](const StoreView::Chunk& chunk, const float* data) {
+          if (width == sizeof(float)) {
+            std::memcpy(outgoing_.data() + copied, data, chunk.count * width);
+          } else {
+            convert(DType::kFloat32, data, options_.wire, outgoing_.data() + copied, chunk.count);
+          }
+          copied += chunk.count * width;
+          push_on();
+        });
+    const Frame tail = {.kind = Frame::Kind::kWhole,
+                        .index = version.has_value() ? 1U : 0U,
+                        .number = static_cast<uint64_t>(version.value_or(0))};
+    const std::array<iovec, 2> parts = {iovec{outgoing_.data() + gone, total - gone},
+                                        iovec{const_cast<Frame*>(&tail), sizeof(tail)}};
+    stream_->send(parts, checks);
+    if (version) return;
+  }
+}
+
+}  // namespace muster

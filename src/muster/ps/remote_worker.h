@@ -1,0 +1,98 @@
+#pragma once
+
+// A worker on another host, as its server sees it: sits at a Desk in the server's memory for the worker, and
+// carries what is said there over a link. The server treats it like a worker of its own host.
+//
+// One thread receives: gradients go into one of two buffers, in turn, from which the server uses them.
+// Another sends: replies, and parameters, which it copies as the server makes them and sends from the copy,
+// so that a slow network holds up nobody. The link may break and another be attached: what was received
+// stays.
+//
+// Whatever the other side sends that it should not, ends the link, with the reason in the log. Gradients of a
+// push that has been taken already are a repetition: they are passed over.
+//
+// attach() and detach() are thread-safe.
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "muster/base/deadline.h"
+#include "muster/base/dtype.h"
+#include "muster/ps/placement.h"
+#include "muster/ps/store_view.h"
+#include "muster/ps/wire.h"
+
+namespace muster {
+
+class RemoteWorker {
+ public:
+  struct Options {
+    std::string name;  ///< "worker 2", for messages
+    const StoreView& view;
+    Door& door;
+    const std::vector<Slice>& slices;
+    DType wire = DType::kFloat32;
+    Patience patience;
+  };
+
+  explicit RemoteWorker(Options options);
+  ~RemoteWorker();
+  RemoteWorker(const RemoteWorker&) = delete;
+  RemoteWorker& operator=(const RemoteWorker&) = delete;
+
+  Desk& desk() { return *desk_; }
+
+  /// Where the places of the desk begin.
+  const std::byte* base() const { return reinterpret_cast<const std::byte*>(buffers_.data()); }
+  size_t capacity() const { return buffers_.size() * sizeof(float); }
+
+  /// Goes on with a new link, after the old one if there was any.
+  void attach(std::unique_ptr<Stream> stream);
+
+  /// Ends the link, if there is one: nothing more comes. What has come stays.
+  void detach();
+
+  /// Since when there has been no link.
+  std::optional<Deadline::Clock::time_point> gone_since() const;
+
+ private:
+  void stop();
+  void start(void (RemoteWorker::*body)(), std::thread& thread);
+  void receive();
+  void receive_slice(const Frame& frame);
+  void receive_request(const Frame& frame);
+  void send();
+  void send_reply(uint64_t number);
+  void send_parameters(int64_t version);
+  void check() const;
+  void broken();
+
+  const Options options_;
+  const size_t extent_;  // elements of a buffer
+  std::shared_ptr<Desk> desk_;
+  std::vector<float> buffers_;             // two, and nothing at place 0
+  std::array<std::vector<bool>, 2> here_;  // slices that have come, of the receiving thread
+  std::array<uint64_t, 2> sequences_{};    // that they are of
+  uint64_t taken_ = 0;                     // the last sequence that a request was about
+  std::vector<std::byte> passing_;         // what does not go into a buffer as it comes
+  std::vector<std::byte> outgoing_;        // parameters on their way out
+
+  std::unique_ptr<Stream> stream_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> pull_{-1};         // the version that is asked for
+  std::atomic<uint64_t> sent_{0};         // replies
+  std::atomic<uint64_t> pull_behind_{0};  // the request behind whose reply the parameters go
+  std::mutex links_;                      // held while one is attached or detached
+  mutable std::mutex mutex_;
+  std::optional<Deadline::Clock::time_point> gone_since_;  // protected by mutex_
+  std::thread receiver_;
+  std::thread sender_;
+};
+
+}  // namespace muster

@@ -1,0 +1,16 @@
+#pragma once
+
+// Where a parameter server can be reached.
+
+#include <string>
+
+#include "muster/net/address.h"
+
+namespace muster {
+
+struct ServerAddress {
+  Address address;
+  std::string local_name;  ///< of its endpoint, where it is on this host; else empty
+};
+
+}  // namespace muster

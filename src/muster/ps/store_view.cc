@@ -1,0 +1,43 @@
+#include "muster/ps/store_view.h"
+
+#include <algorithm>
+
+namespace muster {
+namespace {
+
+constexpr size_t kChunk = size_t{32} * 1024;  // elements
+constexpr size_t kLine = 64;
+constexpr size_t kPage = 4096;
+
+size_t round_up(size_t value, size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+std::vector<StoreView::Chunk> cut(const std::vector<Slice>& slices) {
+  std::vector<StoreView::Chunk> chunks;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    for (size_t begin = 0; begin < slices[i].count; begin += kChunk)
+      chunks.push_back({i, begin, std::min(kChunk, slices[i].count - begin), slices[i].offset + begin});
+  }
+  return chunks;
+}
+
+// Of the counters in front of the parameters.
+size_t head_bytes(size_t chunks) {
+  return round_up(kLine + chunks * sizeof(std::atomic<int64_t>), kPage);
+}
+
+}  // namespace
+
+StoreView::StoreView(const Placement& placement, int server, std::byte* memory)
+    : chunks_(cut(placement.slices(server))),
+      begun_(reinterpret_cast<std::atomic<int64_t>*>(memory)),
+      announced_(begun_ + 1),
+      versions_(reinterpret_cast<std::atomic<int64_t>*>(memory + kLine)),
+      parameters_(reinterpret_cast<float*>(memory + head_bytes(chunks_.size()))) {}
+
+size_t StoreView::bytes(const Placement& placement, int server) {
+  return head_bytes(cut(placement.slices(server)).size()) + placement.extent(server) * sizeof(float);
+}
+
+}  // namespace muster

@@ -1,0 +1,101 @@
+#pragma once
+
+// The parameters of one server as its workers see them, in memory that they map read-only.
+//
+// A version is one state of all parameters of the server. The server changes them in place, chunk by chunk,
+// and says how far it is: a worker that wants the new version copies behind it, while it is still being made.
+// The server announces the next update first, so that whoever comes reads that one, and waits for those who
+// read an older one. It does not wait for ever: a worker that was stopped in the middle finds that its
+// version has been changed, and reads again.
+//
+//   view.read(7, reader, [&](const StoreView::Chunk& chunk, const float* data) { ... });   // gives 7, or
+//   later
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "muster/ps/desk.h"
+#include "muster/ps/placement.h"
+
+namespace muster {
+
+class StoreView {
+ public:
+  /// What one thread updates, and one reader copies, at a time: a piece of a slice.
+  struct Chunk {
+    size_t slice = 0;  ///< which of the server's
+    size_t begin = 0;  ///< in the slice
+    size_t count = 0;
+    size_t offset = 0;  ///< in the server's memory
+  };
+
+  /// Over memory of `bytes(placement, server)`, zeroed at first; the placement outlives this.
+  StoreView(const Placement& placement, int server, std::byte* memory);
+  static size_t bytes(const Placement& placement, int server);
+
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+  float* parameters() const { return parameters_; }
+
+  /// The version that is there, or is being made or is next; that is there or being made; and that of a
+  /// chunk.
+  std::atomic<int64_t>& announced() const { return *announced_; }
+  std::atomic<int64_t>& begun() const { return *begun_; }
+  std::atomic<int64_t>& version(size_t chunk) const { return versions_[chunk]; }
+
+  /// Who reads, and how it waits.
+  struct Reader {
+    Desk& desk;
+    Door& door;
+    Patience patience;
+    std::function<void()> check;  ///< called now and then while waiting; may throw
+  };
+
+  /// Gives one whole version, not below `at_least`, to `copy`, chunk by chunk; once more from the start when
+  /// it changed meanwhile. Returns the version.
+  template <typename Copy>
+  int64_t read(int64_t at_least, const Reader& reader, const Copy& copy) const {
+    for (;;) {
+      if (const auto version_read = try_read(at_least, reader, copy)) return *version_read;
+    }
+  }
+
+  /// The same, once; empty when it changed meanwhile.
+  template <typename Copy>
+  std::optional<int64_t> try_read(int64_t at_least, const Reader& reader, const Copy& copy) const {
+    const auto wait = [&](const auto& ready) {
+      wait_until(reader.desk.bell, reader.patience, ready, reader.check);
+    };
+    wait([&] { return announced_->load() >= at_least; });
+    const int64_t version_read = hold(reader.desk);
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+      wait([&] { return versions_[i].load() >= version_read; });
+      copy(chunks_[i], parameters_ + chunks_[i].offset);
+    }
+    reader.desk.reading.exchange(version_read + 1);  // nothing that was copied is read behind it
+    const bool whole = begun_->load() == version_read;
+    reader.desk.reading.exchange(0);
+    wake(reader.door.bell);
+    return whole ? std::optional(version_read) : std::nullopt;
+  }
+
+ private:
+  // From now on the server waits for this reader before it changes the version that it gets.
+  int64_t hold(Desk& desk) const {
+    for (;;) {
+      const int64_t version = announced_->load();
+      desk.reading.exchange(version + 1);
+      if (announced_->load() == version) return version;
+    }
+  }
+
+  std::vector<Chunk> chunks_;
+  std::atomic<int64_t>* begun_ = nullptr;
+  std::atomic<int64_t>* announced_ = nullptr;
+  std::atomic<int64_t>* versions_ = nullptr;
+  float* parameters_ = nullptr;
+};
+
+}  // namespace muster

@@ -1,0 +1,100 @@
+#pragma once
+
+// What goes over the connections between workers and servers. A connection begins with a Hello and a Welcome;
+// between tasks of one host that share memory nothing follows, and its end says that the other has died.
+// Between hosts, frames follow:
+//
+//   worker -> server   kSlice: the gradient of one slice; kRequest: what a Desk carries; kPull
+//   server -> worker   kReply; kParameters: all slices of one version, then whether it is whole: else they
+//                      come again
+//
+// All numbers are little-endian, as the machines are.
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "muster/net/link.h"
+#include "muster/ps/desk.h"
+
+namespace muster {
+
+constexpr uint32_t kWireVersion = 1;
+
+struct Hello {
+  uint32_t version = kWireVersion;
+  uint32_t shares_memory = 0;
+  uint64_t plan = 0;  ///< ServerPlan::fingerprint()
+  int32_t worker = 0;
+  int32_t incarnation = 0;
+  uint64_t desk = 0;     ///< where it is in the arena that follows
+  uint32_t sockets = 1;  ///< of this link; the others come with the purpose more_purpose()
+  uint32_t link = 0;     ///< tells links of a worker apart
+};
+
+struct Welcome {
+  uint32_t refused = 0;  ///< bytes of the reason, which follows; 0: welcome
+  uint32_t initialised = 0;
+  uint64_t boot = 0;      ///< of the server: another after a restart
+  uint64_t store = 0;     ///< where the StoreView is in the arena that follows
+  uint64_t door = 0;      ///< where the Door is in the other arena that follows
+  uint64_t posted = 0;    ///< requests of this worker that the server has
+  uint64_t answered = 0;  ///< and has answered
+};
+
+struct Frame {
+  enum class Kind : uint32_t { kSlice, kRequest, kPull, kReply, kParameters, kWhole, kRefused };
+  Kind kind = Kind::kSlice;
+  uint32_t index = 0;  ///< kSlice: which; kWhole: 1 when it is
+  uint64_t number =
+      0;  ///< kSlice: the sequence; kRequest and kReply: of the request; kPull, kWhole: the version
+  uint64_t bytes = 0;  ///< that follow
+};
+
+std::string worker_purpose(const std::string& job_id, const std::string& plan_id);
+std::string orders_purpose(const std::string& job_id, const std::string& plan_id);
+std::string more_purpose(const std::string& job_id, const std::string& plan_id, const Hello& hello,
+                         uint32_t socket);
+
+/// Tells the other side why not; what it reads then is the end.
+void refuse(Connection& connection, const std::string& reason);
+
+/// Reads a Welcome. Throws Refused with the reason.
+Welcome receive_welcome(Connection& connection, Deadline deadline);
+
+/// A link whose sends and receives wait. One thread may send while another receives.
+class Stream {
+ public:
+  Stream(std::vector<Connection> connections, bool encrypted);
+
+  using Check = std::function<void()>;  ///< called now and then while waiting; may throw
+  void send(std::span<const iovec> parts, const Check& check);
+  void receive(std::span<const iovec> parts, const Check& check);
+  size_t try_send(std::span<const iovec> parts);
+
+  template <typename T>
+  void send_one(const T& value, const Check& check) {
+    const iovec part = {const_cast<T*>(&value), sizeof(T)};
+    send({&part, 1}, check);
+  }
+  template <typename T>
+  T receive_one(const Check& check) {
+    T value;
+    const iovec part = {&value, sizeof(T)};
+    receive({&part, 1}, check);
+    return value;
+  }
+
+ private:
+  template <typename Transfer>
+  void transfer_all(std::span<const iovec> parts, short events, const Check& check, const Transfer& transfer);
+
+  TcpLink link_;
+  const bool encrypted_;
+  std::mutex mutex_;  // of an encrypted link, which has one state for both directions
+};
+
+}  // namespace muster
