@@ -2,6 +2,7 @@
 //
 //   mnist                                    alone, on the subset in examples/data
 //   muster run --workers 2 -- mnist          two workers, which average their gradients
+//   muster run --workers 2 --strategy ps-async -- mnist     the same with a parameter server
 
 #include "muster/data/mnist.h"
 
@@ -58,7 +59,7 @@ int main(int argc, char** argv) {
     const auto test = muster::load_mnist(folder, /*train=*/false);
 
     const muster::Shard shard(train.size(), {.worker = job.worker(), .workers = job.workers()});
-    const int64_t steps = epochs * shard.batches(batch);
+    const int64_t steps = job.global_steps(epochs * shard.batches(batch));
     torch::manual_seed(1);
     Net net;
     muster::Trainer trainer(job, net, muster::sgd({.lr = lr, .momentum = 0.9}),

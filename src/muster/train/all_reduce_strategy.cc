@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "muster/base/convert.h"
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
-#include "muster/collective/kernels.h"
 
 namespace muster {
 namespace {
@@ -102,8 +102,8 @@ void AllReduceStrategy::adopt_parameters() {
     for (size_t i = 0; i < layout_->size(); ++i) {
       const ParameterInfo& info = (*layout_)[i];
       if (!info.has_master()) continue;
-      kernels().convert(info.dtype, buffers_.parameters + layout_->offset(i), info.state_dtype(),
-                        buffers_.master + layout_->state_offset(i), info.count());
+      convert(info.dtype, buffers_.parameters + layout_->offset(i), info.state_dtype(),
+              buffers_.master + layout_->state_offset(i), info.count());
     }
   }
   communicator_.barrier();

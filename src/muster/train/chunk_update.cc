@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/base/convert.h"
 #include "muster/base/error.h"
-#include "muster/collective/kernels.h"
 
 namespace muster {
 namespace {
@@ -67,9 +67,9 @@ void ChunkUpdate::apply_range(const Chunk& chunk, const void* gradient, const Up
   rule_.apply(range, now, norms);
   const ParameterInfo& info = layout_[chunk.parameter];
   if (!info.has_master()) return;
-  kernels().convert(range.dtype, range.parameter, info.dtype,
-                    buffers_.parameters + layout_.offset(chunk.parameter) + chunk.begin * size_of(info.dtype),
-                    chunk.count);
+  convert(range.dtype, range.parameter, info.dtype,
+          buffers_.parameters + layout_.offset(chunk.parameter) + chunk.begin * size_of(info.dtype),
+          chunk.count);
 }
 
 void ChunkUpdate::reduce_and_apply(const Chunk& chunk, std::span<const WeightedSource> sources,

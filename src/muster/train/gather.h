@@ -16,4 +16,8 @@ std::vector<std::string> gather_texts(Communicator& communicator, const std::str
 /// The sums by name over all ranks, added in their order. A rank need not have all names.
 std::map<std::string, double> add_up(Communicator& communicator, const std::map<std::string, double>& mine);
 
+/// Sums as bytes, and what several such come to together.
+std::string pack_sums(const std::map<std::string, double>& sums);
+std::map<std::string, double> add_packed(const std::vector<std::string>& packed);
+
 }  // namespace muster

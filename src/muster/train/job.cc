@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/text.h"
 #include "muster/net/host.h"
 #include "muster/net/interface.h"
 
@@ -22,6 +26,10 @@ Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
 // Under launchers that know of no secret, the job's id keeps accidents apart, but not intruders.
 std::string secret_of(const Config& config, const Identity& identity) {
   return config.secret.empty() ? "without a secret: " + identity.job_id : config.secret;
+}
+
+std::string server_key(int server) {
+  return fmt::format("muster/server/{}", server);
 }
 
 }  // namespace
@@ -69,12 +77,13 @@ void Job::host_coordinator() {
         "the job has no secret: whoever can reach this host can join it. Set MUSTER_SECRET to the same text "
         "for every task");
   }
-  coordinator_ =
-      std::make_unique<Coordinator>(Coordinator::Options{.listen = listen,
-                                                         .job_id = identity_.job_id,
-                                                         .secret = secret_of(config_, identity_),
-                                                         .tasks = identity_.tasks,
-                                                         .heartbeat_timeout = config_.heartbeat_timeout});
+  coordinator_ = std::make_unique<Coordinator>(Coordinator::Options{
+      .listen = listen,
+      .job_id = identity_.job_id,
+      .secret = secret_of(config_, identity_),
+      .tasks = identity_.tasks,
+      .heartbeat_timeout = config_.heartbeat_timeout,
+      .loss_policy = config_.strategy.starts_with("ps-") ? LossPolicy::kGoOn : LossPolicy::kAbort});
 }
 
 void Job::join() {
@@ -102,7 +111,8 @@ void Job::join() {
                       .address = address,
                       .observer = identity_.is_observer(),
                       .incarnation = config_.restart_count,
-                      .on_failure = [this](const std::string& reason) { on_membership_lost(reason); }},
+                      .on_failure = [this](const std::string& reason) { on_membership_lost(reason); },
+                      .on_lost = [this](const TaskInfo& task) { on_task_lost(task); }},
       deadline);
   tasks_ = member_->wait_assembled(deadline);
 }
@@ -130,6 +140,73 @@ std::string Job::get(const std::string& key, std::optional<std::chrono::millisec
 
 void Job::wait_for_workers() {
   if (member_) member_->wait_finished(Deadline::never());
+}
+
+std::vector<std::string> Job::gather(const std::string& name, const std::string& value) {
+  return member_ ? member_->gather(name, value, Deadline::never(), "worker") : std::vector{value};
+}
+
+std::shared_ptr<Endpoint> Job::endpoint() {
+  if (!endpoint_) endpoint_ = std::make_shared<Endpoint>(data_port());
+  return endpoint_;
+}
+
+void Job::announce_server() {
+  put(server_key(worker()), fmt::format("{}\n{}\n{}", endpoint()->address().to_string(),
+                                        endpoint()->local_name(), Host::local().identity));
+}
+
+ServerAddress Job::find_server(int server, Deadline deadline) {
+  if (!member_) raise<InvalidArgument>("a program alone has no parameter servers: start it with muster run");
+  const auto words = split(member_->get(server_key(server), deadline), '\n');
+  MUSTER_CHECK(words.size() == 3);
+  const bool here = config_.shared_memory && words[2] == Host::local().identity;
+  return {Address::parse(words[0]), here ? words[1] : ""};
+}
+
+TableClient& Job::tables() {
+  if (tables_) return *tables_;
+  if (servers() == 0)
+    throw InvalidArgument("embedding tables need parameter servers: muster run --ps 1, or more");
+  std::vector<ServerAddress> addresses;
+  const auto deadline = Deadline::after(config_.join_timeout);
+  for (int i = 0; i < servers(); ++i) addresses.push_back(find_server(i, deadline));
+  tables_ = std::make_unique<TableClient>(TableClientOptions{.endpoint = endpoint(),
+                                                             .servers = std::move(addresses),
+                                                             .job_id = id(),
+                                                             .worker = worker(),
+                                                             .incarnation = config_.restart_count,
+                                                             .server_wait = config_.server_wait,
+                                                             .check = [this] { check(); }});
+  return *tables_;
+}
+
+void Job::on_lost(std::function<void(const TaskInfo& task)> callback) {
+  const std::lock_guard lock(mutex_);
+  on_lost_ = std::move(callback);
+  for (const auto& task : lost_) {
+    if (on_lost_) on_lost_(task);
+  }
+}
+
+void Job::on_task_lost(const TaskInfo& task) {
+  const std::lock_guard lock(mutex_);
+  lost_.push_back(task);
+  if (on_lost_) on_lost_(task);
+}
+
+void Job::check() {
+  const std::lock_guard lock(mutex_);
+  if (ended_) throw Aborted(*ended_);
+}
+
+int64_t Job::global_steps(int64_t batches_of_a_worker) const {
+  const bool arrivals =
+      config_.strategy == "ps-async" || (config_.strategy == "ps-ssp" && config_.staleness > 0);
+  if (arrivals) return batches_of_a_worker * workers();
+  if (config_.strategy == "ps-sync" && config_.replicas_to_aggregate > 0)
+    return std::max<int64_t>(1, batches_of_a_worker * workers() / config_.replicas_to_aggregate);
+  return batches_of_a_worker;
 }
 
 Endpoint::Options Job::data_port() const {
@@ -170,7 +247,7 @@ Communicator& Job::communicator() {
     options.exchange = [this](const std::string& mine, Deadline deadline) {
       return member_->gather("muster/workers meet", mine, deadline, "worker");
     };
-    options.endpoint = std::make_shared<Endpoint>(data_port());
+    options.endpoint = endpoint();
   }
   auto made = std::make_unique<Communicator>(std::move(options));
   const std::lock_guard lock(mutex_);

@@ -12,6 +12,7 @@
 //
 // Most programs get their Job from muster::run (run.h), which also finishes or aborts it.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,7 +25,10 @@
 #include "muster/cluster/identity.h"
 #include "muster/cluster/member.h"
 #include "muster/collective/communicator.h"
+#include "muster/net/endpoint.h"
 #include "muster/net/reserved_port.h"
+#include "muster/ps/server_address.h"
+#include "muster/ps/table_client.h"
 
 namespace muster {
 
@@ -61,6 +65,41 @@ class Job {
   /// Throws InvalidArgument on a task that is not a worker.
   Communicator& communicator();
 
+  /// What each worker brought, in their order; called by all. In a job that goes on without lost workers, of
+  /// those that are there.
+  std::vector<std::string> gather(const std::string& name, const std::string& value);
+
+  /// This task's data port, where others connect; made when first called.
+  std::shared_ptr<Endpoint> endpoint();
+
+  /// What its links between hosts are called, and whether they are encrypted.
+  const std::string& id() const { return identity_.job_id; }
+  bool encrypted() const { return !config_.tls_cert.empty(); }
+
+  // Parameter servers.
+  int servers() const { return identity_.count("ps"); }
+
+  /// Says where this server can be reached; and where another can, with a local name where it is on this host
+  /// and memory may be shared.
+  void announce_server();
+  ServerAddress find_server(int server, Deadline deadline);
+
+  /// Embedding tables on the parameter servers. Throws InvalidArgument where there are none.
+  TableClient& tables();
+
+  /// Numbers the models that are trained with parameter servers, from 1, equally on all workers.
+  int next_model() { return ++models_; }
+
+  /// Called, from another thread, for each task that is lost while the job goes on.
+  void on_lost(std::function<void(const TaskInfo& task)> callback);
+
+  /// Throws what ended the job, when something has.
+  void check();
+
+  /// How many updates of the parameters it takes until every worker has used this many batches, under the
+  /// job's strategy: with ps-async, for example, each batch of each worker is an update of its own.
+  int64_t global_steps(int64_t batches_of_a_worker) const;
+
   /// Ends the job for every task, for this reason.
   void abort(const std::string& reason);
 
@@ -70,6 +109,7 @@ class Job {
  private:
   void host_coordinator();
   void on_membership_lost(const std::string& reason);
+  void on_task_lost(const TaskInfo& task);
   void drop_communicator();
   void join();
   Endpoint::Options data_port() const;
@@ -81,7 +121,12 @@ class Job {
   std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
 
   std::mutex mutex_;
-  std::optional<std::string> ended_;            // protected by mutex_: why the job has ended
+  std::optional<std::string> ended_;              // protected by mutex_: why the job has ended
+  std::vector<TaskInfo> lost_;                    // protected by mutex_
+  std::function<void(const TaskInfo&)> on_lost_;  // protected by mutex_
+  std::shared_ptr<Endpoint> endpoint_;
+  int models_ = 0;
+  std::unique_ptr<TableClient> tables_;
   std::unique_ptr<Communicator> communicator_;  // set under mutex_
   std::unique_ptr<Member> member_;              // empty when alone; its thread uses what stands above
   std::map<std::string, std::string> values_;   // of a process alone

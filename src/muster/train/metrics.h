@@ -15,7 +15,9 @@ struct Metrics {
   double loss = 0;           ///< of the last step: the mean over all workers
   double gradient_norm = 0;  ///< of the last step; 0 unless it was needed
   double learning_rate = 0;
-  int64_t skipped = 0;  ///< steps without an update, because a gradient was not finite
+  int64_t skipped = 0;   ///< steps without an update, because a gradient was not finite
+  int64_t dropped = 0;   ///< gradients of this worker that came too late to be used, with parameter servers
+  double staleness = 0;  ///< mean of this worker's gradients, with parameter servers
   double samples_per_second = 0;
   std::chrono::duration<double> total{0};    ///< in steps
   std::chrono::duration<double> compute{0};  ///< forward and backward

@@ -8,12 +8,10 @@
 #include "muster/train/gather.h"
 
 namespace muster {
-namespace {
 
-// Lines of two texts, where they first differ; "" when they do not.
-std::string first_difference(const std::string& a, const std::string& b) {
-  std::istringstream left(a);
-  std::istringstream right(b);
+std::string first_difference(const std::string& chiefs, const std::string& mine) {
+  std::istringstream left(chiefs);
+  std::istringstream right(mine);
   std::string x;
   std::string y;
   for (;;) {
@@ -24,8 +22,6 @@ std::string first_difference(const std::string& a, const std::string& b) {
       return fmt::format("the chief has {}, it has {}", has_x ? x : "no more", has_y ? y : "no more");
   }
 }
-
-}  // namespace
 
 void check_same(Communicator& communicator, const std::string& description,
                 const std::function<std::string(int rank)>& name_of) {

@@ -19,6 +19,9 @@ namespace muster {
 void check_same(Communicator& communicator, const std::string& description,
                 const std::function<std::string(int rank)>& name_of);
 
+/// Lines of two texts, where they first differ: "the chief has ..., it has ..."; "" when they do not.
+std::string first_difference(const std::string& chiefs, const std::string& mine);
+
 /// Makes the tensors, one after the other, those of rank 0.
 void broadcast_tensors(Communicator& communicator, std::vector<torch::Tensor> tensors);
 

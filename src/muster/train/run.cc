@@ -9,6 +9,7 @@
 #include "muster/base/flags.h"
 #include "muster/base/log.h"
 #include "muster/base/tune.h"
+#include "muster/train/serve.h"
 
 namespace muster {
 namespace {
@@ -24,7 +25,11 @@ void warn_about_tuning(const Job& job) {
 int run_body(Job& job, const std::function<void(Job&)>& body) {
   try {
     warn_about_tuning(job);
-    body(job);
+    if (job.is_server() && job.config().strategy.starts_with("ps-")) {
+      serve_parameters(job);
+    } else {
+      body(job);
+    }
     job.finish();
     return 0;
   } catch (const Aborted& error) {

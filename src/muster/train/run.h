@@ -8,7 +8,7 @@
 //
 // It reads flags and environment, joins the job, runs `body`, and finishes cleanly. An exception from `body`
 // is logged, ends the job for every task with its text as the reason, and makes the exit code 1; a mistake in
-// flags or variables makes it 2.
+// flags or variables makes it 2. With --strategy ps-..., tasks of the job "ps" serve parameters instead.
 
 #include <functional>
 

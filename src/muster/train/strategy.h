@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "muster/train/parameter_layout.h"
@@ -34,6 +35,8 @@ struct StepStart {
 
 struct StepResult {
   bool finished = false;     ///< nobody brought anything: all workers have run out
+  int64_t dropped = 0;       ///< gradients of this worker that were not used
+  int64_t staleness = 0;     ///< updates between reading the parameters and using the gradient
   bool changed = false;      ///< all workers' models have other parameters
   bool applied = false;      ///< the parameters have changed; false when a gradient was not finite
   double total = 0;          ///< the divisor of the average
@@ -59,12 +62,20 @@ class Strategy {
   /// Whether this worker fills parameters() and slot() at first: one on each host does.
   virtual bool initialises() const = 0;
 
+  /// The global step, where it is not this worker's rounds that count; and whether training is over, on all
+  /// workers.
+  virtual std::optional<int64_t> global_step() const { return std::nullopt; }
+  virtual bool done() const { return false; }
+
   /// How many updates a parameter has had.
   virtual int64_t updates(size_t parameter) const = 0;
   virtual void set_updates(size_t parameter, int64_t updates) = 0;
 
   /// The parameters were filled, or changed from outside: takes them over. Called by all workers.
   virtual void adopt_parameters() = 0;
+
+  /// Makes parameters() the newest there are, where they live elsewhere.
+  virtual void refresh() {}
 
   virtual void begin(const StepStart& start) = 0;
 

@@ -4,18 +4,19 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
-#include "muster/train/all_reduce_strategy.h"
 #include "muster/train/flat_model.h"
-#include "muster/train/gather.h"
 #include "muster/train/precision.h"
-#include "muster/train/replication.h"
+#include "muster/train/slowness.h"
 #include "muster/train/tensor_memory.h"
+#include "muster/train/worker_group.h"
 
 namespace muster {
 namespace {
@@ -23,10 +24,6 @@ namespace {
 using Clock = Deadline::Clock;
 
 constexpr int64_t kStepsBeforeScaleGrows = 2000;
-
-size_t bucket_of(const Config& config) {
-  return config.bucket == "auto" ? 0 : static_cast<size_t>(*parse_bytes(config.bucket));
-}
 
 }  // namespace
 
@@ -37,10 +34,10 @@ class Trainer::Impl {
         module_(module),
         rule_(std::move(rule)),
         options_(std::move(options)),
-        communicator_(job.communicator()),
+        group_(make_worker_group(job)),
         precision_(job.config().precision, /*warn=*/job.is_chief()),
-        buffers_(communicator_),
-        memory_([this](size_t bytes) { return communicator_.allocate(bytes); }) {
+        slowness_(slowness_of(job.config().slow, job.task())),
+        memory_([this](size_t bytes) { return group_->allocate(bytes); }) {
     if (!rule_)
       raise<InvalidArgument>("the Trainer needs an update rule, such as muster::sgd({{.lr = 0.1}})");
     if (options_.accumulate < 1)
@@ -76,6 +73,7 @@ class Trainer::Impl {
     const bool last = batches_ == options_.accumulate;
     if (last && strategy_) begin_round();
     last_loss_ += compute(loss);
+    slow_down(start);
     if (last) end_step();
     broken_ = false;
     metrics_.compute += Clock::now() - start - exchanged_;
@@ -99,7 +97,9 @@ class Trainer::Impl {
     broken_ = false;
   }
 
-  bool done() const { return options_.max_steps > 0 && steps_ >= options_.max_steps; }
+  bool done() const {
+    return (strategy_ && strategy_->done()) || (options_.max_steps > 0 && steps_ >= options_.max_steps);
+  }
   int64_t steps() const { return steps_; }
   double learning_rate() const { return rule_->lr() * (options_.schedule ? options_.schedule(steps_) : 1.0); }
   void before_step(std::function<void()> hook) { before_.push_back(std::move(hook)); }
@@ -107,7 +107,8 @@ class Trainer::Impl {
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
     check_usable();
-    broadcast_buffers();
+    share_buffers(/*evaluation=*/true);
+    if (strategy_) strategy_->refresh();
     Sums sums;
     {
       const torch::NoGradGuard no_grad;
@@ -122,13 +123,15 @@ class Trainer::Impl {
       module_.train(training);
       for (size_t i = 0; i < parts.size(); ++i) parts[i]->train(modes[i]);  // a module stands before its own
     }
-    return add_up(communicator_, sums);
+    return group_->add_up(sums);
   }
 
   void change_parameters(const std::function<void()>& body) {
     check_usable();
+    if (group_->starts_with_strategy())
+      throw InvalidArgument("change_parameters() can't reach what parameter servers hold");
     const torch::NoGradGuard no_grad;
-    communicator_.barrier();
+    group_->barrier();
     if (!strategy_ || strategy_->initialises()) body();
     if (strategy_) strategy_->adopt_parameters();
   }
@@ -136,13 +139,17 @@ class Trainer::Impl {
   Metrics metrics() const {
     Metrics metrics = metrics_;
     metrics.learning_rate = learning_rate();
+    if (metrics.steps > 0) metrics.staleness = staleness_ / static_cast<double>(metrics.steps);
     metrics.total = metrics.compute + metrics.wait + metrics.update;
     if (metrics.total.count() > 0)
       metrics.samples_per_second = static_cast<double>(metrics.samples) / metrics.total.count();
     return metrics;
   }
 
-  void reset_metrics() { metrics_ = {}; }
+  void reset_metrics() {
+    metrics_ = {};
+    staleness_ = 0;
+  }
 
   std::string explain() const {
     return strategy_ ? strategy_->explain() : "the strategy is made in the first step";
@@ -169,9 +176,8 @@ class Trainer::Impl {
   void take_model() {
     model_.emplace(module_);
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
-    check_same(communicator_, describe_options() + model_->signature(),
-               [this](int rank) { return describe(rank); });
-    broadcast_tensors(communicator_, model_->tensors());
+    group_->take_model(*model_, describe_options() + model_->signature());
+    if (group_->starts_with_strategy()) make_strategy();
   }
 
   std::string describe_options() const {
@@ -180,21 +186,17 @@ class Trainer::Impl {
                        loss_scale_, job_.config().precision);
   }
 
-  void broadcast_buffers() {
-    if (options_.broadcast_buffers) buffers_.run(model_->buffers());
+  void share_buffers(bool evaluation) {
+    if (options_.broadcast_buffers) group_->share_buffers(*model_, evaluation);
   }
 
-  std::string describe(int rank) const {
-    int at = 0;
-    for (const auto& task : job_.tasks()) {
-      if (task.task.job != "worker" || at++ != rank) continue;
-      return fmt::format("{} (host {}, pid {})", task.task.short_name(), task.host_name, task.pid);
-    }
-    return fmt::format("worker {}", rank);
+  // As if this worker's machine were slower, for those who want to see what happens then.
+  void slow_down(Clock::time_point start) const {
+    if (slowness_ > 1) std::this_thread::sleep_for((Clock::now() - start) * (slowness_ - 1));
   }
 
   void begin_step() {
-    broadcast_buffers();
+    share_buffers(/*evaluation=*/false);
     if (model_->has_changed()) change_model();
     model_->clear_gradients();
     model_->forget_order();
@@ -270,16 +272,21 @@ class Trainer::Impl {
     model_->clear_gradients();
     batches_ = 0;
     samples_ = 0;
-    if (result.finished) return true;
-    ++steps_;
+    const int64_t before = std::exchange(steps_, strategy_->global_step().value_or(steps_ + 1));
+    if (result.finished) {
+      if (!strategy_->global_step()) steps_ = before;
+      return true;
+    }
     ++metrics_.steps;
-    metrics_.samples += std::llround(result.total * static_cast<double>(unit_));
+    metrics_.dropped += result.dropped;
+    staleness_ += static_cast<double>(result.staleness);
+    metrics_.samples += std::llround(result.total * static_cast<double>(unit_ * (steps_ - before)));
     metrics_.loss = result.loss;
     metrics_.gradient_norm = result.gradient_norm;
     metrics_.wait += result.wait;
     metrics_.update += result.update;
     exchanged_ = result.wait + result.update;
-    adjust_loss_scale(result.applied);
+    if (result.dropped == 0) adjust_loss_scale(result.applied);
     call(after_);
     return false;
   }
@@ -296,38 +303,19 @@ class Trainer::Impl {
     }
   }
 
-  // Weights are relative to the largest batch, so that they are 1 where all are the same. False when nobody
-  // has one.
-  bool agree_on_unit() {
-    std::array<int64_t, 2> most = {batches_, batches_ > 0 ? samples_ / batches_ : 0};
-    communicator_.all_reduce(most.data(), most.size(), DType::kInt64, ReduceOp::kMax);
-    unit_ = most[1];
-    return most[0] > 0;
-  }
-
-  // After the first backward pass, when it is known in which order gradients come: the chief's order counts.
-  // False when nobody has had one.
+  // False when nobody has had a batch.
   bool make_strategy() {
-    if (!agree_on_unit()) return false;
-    std::vector<int64_t> agreed;
-    for (const size_t i : model_->order()) agreed.push_back(static_cast<int64_t>(i));
-    communicator_.broadcast(agreed.data(), agreed.size(), DType::kInt64, 0);
-    model_->reorder({agreed.begin(), agreed.end()});
-    const Config& config = job_.config();
-    auto made = std::make_unique<AllReduceStrategy>(
-        AllReduceStrategy::Options{.communicator = communicator_,
-                                   .parameters = model_->infos(),
-                                   .rule = rule_,
-                                   .check_finite = loss_scale_ > 0,
-                                   .clip_norm = options_.clip_norm,
-                                   .bucket_bytes = bucket_of(config),
-                                   .timeout = config.collective_timeout,
-                                   .stall_warning = config.stall_warning,
-                                   .describe = [this](int rank) { return describe(rank); }});
+    unit_ = group_->agree_on_unit(batches_, samples_);
+    auto made = group_->make_strategy(*model_, {.rule = rule_,
+                                                .check_finite = loss_scale_ > 0,
+                                                .clip_norm = options_.clip_norm,
+                                                .max_steps = options_.max_steps});
+    if (!made) return false;
     model_->move_to(made->layout(), made->parameters(), made->initialises());
     give_state(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
+    steps_ = strategy_->global_step().value_or(steps_);
     if (job_.is_chief()) log_info("{}", strategy_->explain());
     return true;
   }
@@ -381,9 +369,9 @@ class Trainer::Impl {
   torch::nn::Module& module_;
   const UpdateRulePtr rule_;
   const TrainerOptions options_;
-  Communicator& communicator_;
+  const std::unique_ptr<WorkerGroup> group_;
   const Precision precision_;
-  BufferBroadcast buffers_;
+  const double slowness_;
   TensorMemory memory_;
   std::optional<FlatModel> model_;
   std::unique_ptr<Strategy> strategy_;   // from the first step on
@@ -392,7 +380,8 @@ class Trainer::Impl {
   std::vector<std::function<void()>> after_;
 
   int64_t steps_ = 0;
-  int64_t unit_ = 0;  // samples of the largest first batch: what weights are relative to
+  double staleness_ = 0;  // summed up
+  int64_t unit_ = 0;      // samples of the largest first batch: what weights are relative to
   double loss_scale_ = 0;
   int64_t steps_with_scale_ = 0;
   Metrics metrics_;

@@ -18,6 +18,7 @@
 #include "muster/net/reserved_port.h"
 #include "muster/testing/thread_cluster.h"
 #include "muster/train/job.h"
+#include "muster/train/serve.h"
 #include "muster/train/trainer.h"
 
 namespace muster::testing {
@@ -35,6 +36,8 @@ struct Setup {
   int workers = 2;
   bool shared_memory = true;  ///< without it, each worker is a host of its own
   std::string precision = "fp32";
+  int servers = 0;
+  std::function<void(Config&)> configure;  ///< other settings
 };
 
 inline void PrintTo(const Setup& setup, std::ostream* out) {
@@ -50,21 +53,28 @@ inline std::string setup_name(const ::testing::TestParamInfo<Setup>& info) {
 inline std::vector<std::string> errors_of(const Setup& setup, const std::function<void(Job&)>& body) {
   std::vector<std::unique_ptr<ReservedPort>> ports;
   std::string cluster = "worker=";
-  for (int i = 0; i < setup.workers; ++i) {
+  for (int i = 0; i < setup.workers + setup.servers; ++i) {
     ports.push_back(std::make_unique<ReservedPort>("127.0.0.1"));
-    cluster += fmt::format("{}127.0.0.1:{}", i == 0 ? "" : ",", ports.back()->port());
+    const char* before = i == setup.workers ? ";ps=" : i == 0 ? "" : ",";
+    cluster += fmt::format("{}127.0.0.1:{}", before, ports.back()->port());
   }
-  return ThreadCluster(setup.workers, std::chrono::seconds(110)).run([&](int rank) {
+  return ThreadCluster(setup.workers + setup.servers, std::chrono::seconds(110)).run([&](int rank) {
     Config config;
     config.cluster = cluster;
-    config.task = fmt::format("/job:worker/task:{}", rank);
+    config.task = rank < setup.workers ? fmt::format("/job:worker/task:{}", rank)
+                                       : fmt::format("/job:ps/task:{}", rank - setup.workers);
+    if (setup.configure) setup.configure(config);
     config.shared_memory = setup.shared_memory;
     config.precision = setup.precision;
     config.bucket = "64K";
     config.log_level = LogLevel::kError;
     Job job(config);
     try {
-      body(job);
+      if (job.is_server()) {
+        serve_parameters(job);
+      } else {
+        body(job);
+      }
     } catch (const std::exception& error) {
       job.abort(error.what());
       throw;

@@ -1,0 +1,94 @@
+#include <array>
+
+#include <fmt/format.h>
+
+#include "muster/base/text.h"
+#include "muster/train/all_reduce_strategy.h"
+#include "muster/train/gather.h"
+#include "muster/train/replication.h"
+#include "muster/train/worker_group.h"
+
+namespace muster {
+namespace {
+
+size_t bucket_of(const Config& config) {
+  return config.bucket == "auto" ? 0 : static_cast<size_t>(*parse_bytes(config.bucket));
+}
+
+class CommunicatorGroup : public WorkerGroup {
+ public:
+  explicit CommunicatorGroup(Job& job)
+      : job_(job), communicator_(job.communicator()), buffers_(communicator_) {}
+
+  std::shared_ptr<void> allocate(size_t bytes) override { return communicator_.allocate(bytes); }
+
+  void take_model(FlatModel& model, const std::string& description) override {
+    check_same(communicator_, description, [this](int rank) { return describe(rank); });
+    broadcast_tensors(communicator_, model.tensors());
+  }
+
+  bool starts_with_strategy() const override { return false; }
+
+  // The largest batch, so that weights are 1 where all are the same.
+  int64_t agree_on_unit(int64_t batches, int64_t samples) override {
+    std::array<int64_t, 2> most = {batches, batches > 0 ? samples / batches : 0};
+    communicator_.all_reduce(most.data(), most.size(), DType::kInt64, ReduceOp::kMax);
+    has_batches_ = most[0] > 0;
+    return most[1];
+  }
+
+  // After the first backward pass, when it is known in which order gradients come: the chief's order counts.
+  std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {
+    if (!has_batches_) return nullptr;
+    std::vector<int64_t> agreed;
+    for (const size_t i : model.order()) agreed.push_back(static_cast<int64_t>(i));
+    communicator_.broadcast(agreed.data(), agreed.size(), DType::kInt64, 0);
+    model.reorder({agreed.begin(), agreed.end()});
+    const Config& config = job_.config();
+    return std::make_unique<AllReduceStrategy>(
+        AllReduceStrategy::Options{.communicator = communicator_,
+                                   .parameters = model.infos(),
+                                   .rule = options.rule,
+                                   .check_finite = options.check_finite,
+                                   .clip_norm = options.clip_norm,
+                                   .bucket_bytes = bucket_of(config),
+                                   .timeout = config.collective_timeout,
+                                   .stall_warning = config.stall_warning,
+                                   .describe = [this](int rank) { return describe(rank); }});
+  }
+
+  void share_buffers(const FlatModel& model, bool /*evaluation*/) override { buffers_.run(model.buffers()); }
+
+  std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
+    return muster::add_up(communicator_, mine);
+  }
+
+  void barrier() override { communicator_.barrier(); }
+
+ private:
+  std::string describe(int rank) const {
+    int at = 0;
+    for (const auto& task : job_.tasks()) {
+      if (task.task.job != "worker" || at++ != rank) continue;
+      return fmt::format("{} (host {}, pid {})", task.task.short_name(), task.host_name, task.pid);
+    }
+    return fmt::format("worker {}", rank);
+  }
+
+  Job& job_;
+  Communicator& communicator_;
+  BufferBroadcast buffers_;
+  bool has_batches_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkerGroup> make_communicator_group(Job& job) {
+  return std::make_unique<CommunicatorGroup>(job);
+}
+
+std::unique_ptr<WorkerGroup> make_worker_group(Job& job) {
+  return job.config().strategy.starts_with("ps-") ? make_server_group(job) : make_communicator_group(job);
+}
+
+}  // namespace muster

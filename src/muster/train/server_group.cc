@@ -1,0 +1,223 @@
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+#include "muster/optim/rules.h"
+#include "muster/train/gather.h"
+#include "muster/train/replication.h"
+#include "muster/train/serve.h"
+#include "muster/train/server_strategy.h"
+#include "muster/train/worker_group.h"
+
+namespace muster {
+namespace {
+
+using torch::Tensor;
+
+constexpr size_t kPiece = size_t{16} << 20;  // of what goes through the coordinator
+
+std::string bytes_of(const std::vector<Tensor>& tensors) {
+  std::string bytes;
+  for (const auto& tensor : tensors) {
+    const Tensor dense = tensor.detach().contiguous();
+    bytes.append(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
+  }
+  return bytes;
+}
+
+void set_bytes(const std::vector<Tensor>& tensors, const std::string& bytes) {
+  const torch::NoGradGuard no_grad;
+  size_t at = 0;
+  for (const auto& tensor : tensors) {
+    const Tensor dense = torch::empty_like(tensor, torch::MemoryFormat::Contiguous);
+    if (at + dense.nbytes() > bytes.size()) throw DataLoss("the chief's tensors are smaller than ours");
+    std::memcpy(dense.data_ptr(), bytes.data() + at, dense.nbytes());
+    at += dense.nbytes();
+    tensor.detach().copy_(dense);
+  }
+}
+
+class ServerWorkers : public WorkerGroup {
+ public:
+  explicit ServerWorkers(Job& job) : job_(job), number_(job.next_model()) {
+    if (job_.servers() == 0)
+      raise<InvalidArgument>(
+          "--strategy {} needs a parameter server: start the program with muster run --ps 1, "
+          "or more",
+          job_.config().strategy);
+  }
+
+  std::shared_ptr<void> allocate(size_t bytes) override { return client_->allocate(bytes); }
+
+  // Through the coordinator, so that a worker which comes later finds it there. What is trained comes from
+  // the servers.
+  void take_model(FlatModel& model, const std::string& description) override {
+    std::vector<size_t> order(model.size());  // about as backward finishes them
+    std::iota(order.rbegin(), order.rend(), size_t{0});
+    model.reorder(order);
+    const std::string settings = fmt::format("{}{}", description, describe(job_.config()));
+    const std::string chiefs = from_chief("model", [&] { return settings; });
+    if (const auto difference = first_difference(chiefs, settings); !difference.empty())
+      raise<InvalidArgument>("the workers do not train the same: {}: {}", job_.task().short_name(),
+                             difference);
+    const auto untrained = untrained_of(model);
+    set_bytes(untrained, from_chief("tensors", [&] { return bytes_of(untrained); }));
+  }
+
+  bool starts_with_strategy() const override { return true; }
+  int64_t agree_on_unit(int64_t, int64_t) override { return 1; }  // servers compare the batches of a step
+
+  std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {
+    const Config& config = job_.config();
+    const ServerPlan plan = plan_of(model, options);
+    from_chief_at(plan_key(number_), [&] { return plan.to_text(); });
+    client_ = std::make_unique<ParameterClient>(ParameterClient::Options{
+        .endpoint = job_.endpoint(),
+        .job_id = job_.id(),
+        .plan_id = std::to_string(number_),
+        .plan = plan,
+        .worker = job_.worker(),
+        .incarnation = config.restart_count,
+        .sockets = config.sockets,
+        .encrypted = job_.encrypted(),
+        .server_wait = config.server_wait,
+        .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); },
+        .check = [this] { job_.check(); }});
+    if (job_.is_chief()) initialise(model);
+    const bool local = is_local(plan.policy);
+    return std::make_unique<ServerStrategy>(
+        ServerStrategy::Options{.client = *client_,
+                                .parameters = model.infos(),
+                                .plan = plan,
+                                .hogwild = config.hogwild,
+                                .stop_at_nan = config.on_nan == "stop" && !options.check_finite,
+                                .local = local ? options.rule : nullptr,
+                                .sync_every = config.sync_every});
+  }
+
+  // Each worker has its own statistics while it trains; evaluations use the chief's.
+  void share_buffers(const FlatModel& model, bool evaluation) override {
+    if (!evaluation) return;
+    const auto buffers = model.buffers();
+    const std::string mine = job_.is_chief() ? "chief" + bytes_of(buffers) : "";
+    for (const auto& bytes : job_.gather("muster/buffers", mine)) {
+      if (!bytes.empty() && !job_.is_chief()) set_bytes(buffers, bytes.substr(5));
+    }
+  }
+
+  std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
+    return add_packed(job_.gather("muster/sums", pack_sums(mine)));
+  }
+
+  void barrier() override { job_.barrier("muster/trainer", "worker"); }
+
+ private:
+  static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }
+
+  static std::string describe(const Config& config) {
+    return fmt::format(
+        "strategy {} switch {} placement {} replicas_to_aggregate {} init_tokens {} max_staleness {} "
+        "staleness_damping {} staleness {} sync_every {} outer_momentum {} wire {} on_nan {}\n",
+        config.strategy, config.switches, config.placement, config.replicas_to_aggregate, config.init_tokens,
+        config.max_staleness, config.staleness_damping, config.staleness, config.sync_every,
+        config.outer_momentum, config.wire, config.on_nan);
+  }
+
+  static std::vector<Tensor> untrained_of(const FlatModel& model) {
+    std::vector<Tensor> untrained;
+    for (const auto& tensor : model.tensors()) {
+      bool trained = false;
+      for (size_t i = 0; i < model.size(); ++i) trained = trained || model.tensor(i).is_same(tensor);
+      if (!trained) untrained.push_back(tensor);
+    }
+    return untrained;
+  }
+
+  template <typename Make>
+  std::string from_chief(const std::string& what, const Make& make) {
+    return from_chief_at(fmt::format("muster/{}/{}", what, number_), make);
+  }
+
+  // In pieces: a value of the coordinator's has a limit.
+  template <typename Make>
+  std::string from_chief_at(const std::string& key, const Make& make) {
+    if (job_.is_chief()) {
+      const std::string value = make();
+      job_.put(key, value.substr(0, kPiece));
+      for (size_t at = kPiece; at < value.size(); at += kPiece)
+        job_.put(fmt::format("{}/{}", key, at), value.substr(at, kPiece));
+      job_.put(key + "/size", std::to_string(value.size()));
+      return value;
+    }
+    const auto size = static_cast<size_t>(*parse_integer(job_.get(key + "/size")));
+    std::string value = job_.get(key);
+    for (size_t at = kPiece; at < size; at += kPiece) value += job_.get(fmt::format("{}/{}", key, at));
+    return value;
+  }
+
+  ServerPlan plan_of(const FlatModel& model, const StrategyOptions& options) const {
+    const Config& config = job_.config();
+    ServerPlan plan = {.servers = job_.servers(), .clip_norm = options.clip_norm};
+    for (const auto& info : model.infos()) plan.variables.push_back({info.name, info.shape});
+    plan.placement = parse_placement(config.placement);
+    if (config.wire != "same") plan.wire = parse_dtype(config.wire);
+    plan.policy = {.workers = job_.workers(),
+                   .phases = config.switches.empty() ? std::vector<Phase>{{0, parse_mode(config.strategy)}}
+                                                     : parse_phases(config.switches),
+                   .max_steps = options.max_steps,
+                   .aggregate = config.replicas_to_aggregate,
+                   .init_tokens = config.init_tokens,
+                   .max_staleness = config.max_staleness,
+                   .staleness_damping = config.staleness_damping,
+                   .staleness = config.staleness};
+    const UpdatePolicy checked(plan.policy);  // says what can't work, before any server has to
+    const auto& phases = plan.policy.phases;
+    const bool local = is_local(plan.policy);
+    if (phases.size() > 1 && std::ranges::count(phases, Mode::kLocal, &Phase::mode) > 0)
+      throw InvalidArgument(
+          "--switch: ps-local can't be mixed with other modes, whose servers update otherwise");
+    plan.rule = (local ? sgd({.lr = 1, .momentum = config.outer_momentum}) : options.rule)->to_string();
+    if (local) plan.clip_norm = 0;
+    if (plan.servers == 1) return plan;
+    if (options.clip_norm > 0)
+      throw InvalidArgument(
+          "TrainerOptions::clip_norm needs the norm of the whole gradient, which only one "
+          "parameter server has: use --ps 1");
+    if (options.rule->measures() && !local && plan.placement == PlacementKind::kSliced) {
+      if (job_.is_chief())
+        log_info("{} needs whole parameters: they are placed as with --placement balanced",
+                 options.rule->name());
+      plan.placement = PlacementKind::kBalanced;
+    }
+    return plan;
+  }
+
+  void initialise(const FlatModel& model) {
+    std::vector<Tensor> dense;
+    std::vector<const float*> values;
+    for (size_t i = 0; i < model.size(); ++i) {
+      if (model.info(i).dtype != DType::kFloat32)
+        raise<InvalidArgument>("{}: parameter servers hold float32 only", model.info(i).to_string());
+      dense.push_back(model.tensor(i).detach().contiguous());
+      values.push_back(dense.back().data_ptr<float>());
+    }
+    client_->initialise(values);
+  }
+
+  Job& job_;
+  const int number_;  // of the model
+  std::unique_ptr<ParameterClient> client_;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkerGroup> make_server_group(Job& job) {
+  return std::make_unique<ServerWorkers>(job);
+}
+
+}  // namespace muster

@@ -1,0 +1,241 @@
+#include "muster/train/server_strategy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+#include "muster/optim/gradients.h"
+
+namespace muster {
+namespace {
+
+using Clock = Deadline::Clock;
+
+std::string describe(const PolicyOptions& policy) {
+  std::string text;
+  for (const auto& phase : policy.phases) {
+    if (!text.empty()) text += fmt::format(", from step {} ", phase.from);
+    text += to_string(phase.mode);
+    if (phase.mode == Mode::kSync && policy.aggregate > 0)
+      text += fmt::format(" of {} gradients", policy.aggregate);
+    if (phase.mode == Mode::kSsp) text += fmt::format(" with a staleness of up to {}", policy.staleness);
+  }
+  return text;
+}
+
+}  // namespace
+
+template <typename Call>
+Reply ServerStrategy::ask(const Call& call) {
+  broken_ = true;
+  reply_ = call();
+  broken_ = false;
+  return reply_;
+}
+
+ServerStrategy::ServerStrategy(Options options)
+    : options_(std::move(options)),
+      layout_(options_.parameters, size_t{1} << 20),
+      updates_(layout_.size(), 0),
+      gradients_(layout_.size(), nullptr) {
+  check_options();
+  ask([this] { return options_.client.join(); });
+  if (options_.hogwild) {
+    auto* in_place = const_cast<float*>(options_.client.parameters());
+    memory_ = {reinterpret_cast<std::byte*>(in_place), [](std::byte*) {}};
+  } else {
+    memory_ = std::static_pointer_cast<std::byte>(options_.client.allocate(layout_.bytes()));
+  }
+  for (size_t i = 0; i < layout_.size(); ++i)
+    places_.push_back(reinterpret_cast<float*>(memory_.get() + layout_.offset(i)));
+  if (is_local()) {
+    slots_.resize(options_.local->slots());
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      slots_[i].resize(layout_.state_bytes());
+      buffers_.slots[i] = slots_[i].data();
+    }
+    buffers_.parameters = memory_.get();
+    update_.emplace(layout_, *options_.local, buffers_);
+    origin_ = options_.client.allocate(layout_.bytes());
+    walk_ = options_.client.allocate(layout_.bytes());
+  }
+  pull();
+}
+
+// Whatever has gone wrong, the servers notice it otherwise.
+ServerStrategy::~ServerStrategy() {
+  if (broken_) return;
+  try {
+    options_.client.leave();
+  } catch (const std::exception& error) {
+    log_debug("this worker could not take its leave from the parameter servers: {}", error.what());
+  }
+}
+
+void ServerStrategy::check_options() const {
+  for (const auto& parameter : options_.parameters) {
+    if (parameter.dtype != DType::kFloat32)
+      raise<InvalidArgument>("{}: parameter servers hold float32 only", parameter.to_string());
+  }
+  if (!options_.hogwild) return;
+  if (options_.client.parameters() == nullptr)
+    throw InvalidArgument("--hogwild needs one parameter server, on the host of the workers");
+  const auto& slices = options_.client.placement().slices(0);
+  for (size_t i = 0; i < slices.size(); ++i)
+    MUSTER_CHECK(slices[i].offset * sizeof(float) == layout_.offset(i));
+  if (is_local()) throw InvalidArgument("--hogwild is not for ps-local, whose workers go their own ways");
+}
+
+std::string ServerStrategy::explain() const {
+  std::string text =
+      fmt::format("{}: {} workers, {} server{}", describe(options_.plan.policy), options_.plan.policy.workers,
+                  options_.plan.servers, options_.plan.servers == 1 ? "" : "s");
+  if (is_local()) text += fmt::format(", averages every {} steps", options_.sync_every);
+  if (options_.hogwild) text += ", parameters read in place";
+  return text;
+}
+
+void ServerStrategy::pull() {
+  version_ = options_.hogwild ? reply_.version : options_.client.pull(reply_.version, places_);
+  if (is_local()) std::memcpy(origin_.get(), memory_.get(), layout_.bytes());
+}
+
+void ServerStrategy::refresh() {
+  if (is_local() || options_.hogwild) return;
+  version_ = options_.client.pull(reply_.version, places_);
+}
+
+void ServerStrategy::begin(const StepStart& start) {
+  if (start.changed)
+    throw InvalidArgument("with parameter servers, which parameters are trained must not change");
+  start_ = start;
+  has_gradients_ = false;
+  not_finite_.clear();
+  std::fill(gradients_.begin(), gradients_.end(), nullptr);
+}
+
+void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held*/) {
+  const auto* data = static_cast<const float*>(gradient);
+  if (data != nullptr) {
+    has_gradients_ = true;
+    check_finite(parameter, data);
+  }
+  if (is_local()) {
+    gradients_[parameter] = gradient;
+  } else {
+    options_.client.deliver(parameter, data);
+  }
+}
+
+void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
+  if (std::isfinite(sum_of_squares(DType::kFloat32, gradient, layout_[parameter].count()))) return;
+  if (options_.stop_at_nan)
+    raise<DataLoss>(
+        "the gradient of {} is infinite or not a number, for step {} (--on-nan skip would leave it out)",
+        layout_[parameter].name, step());
+  if (not_finite_.empty())
+    log_warning("the gradient of {} is infinite or not a number, for step {}: it is left out",
+                layout_[parameter].name, step());
+  not_finite_ = layout_[parameter].name;
+}
+
+StepResult ServerStrategy::finish(double loss) {
+  StepResult result;
+  result.total = start_.total;
+  result.loss = loss;
+  if (start_.weight == 0) {
+    rest(result);
+  } else if (is_local()) {
+    if (not_finite_.empty()) update_locally();
+    result.applied = not_finite_.empty();
+    result.total *= options_.plan.policy.workers;  // the others do the same
+    ++local_steps_;
+    if (local_steps_ >= local_limit()) send_local_steps(loss, result);
+  } else {
+    push({.step = reply_.step,
+          .version = version_,
+          .weight = start_.weight,
+          .total = start_.total,
+          .lr = start_.lr,
+          .gradient_scale = start_.gradient_scale,
+          .loss = loss,
+          .skip = !not_finite_.empty()},
+         result);
+  }
+  return result;
+}
+
+void ServerStrategy::push(Push push, StepResult& result) {
+  const auto start = Clock::now();
+  const Reply reply = ask([&] { return options_.client.push(push); });
+  const auto answered = Clock::now();
+  pull();
+  result.wait = answered - start;
+  result.update = Clock::now() - answered;
+  result.applied = reply.verdict == Answer::Verdict::kApplied;
+  result.dropped = reply.verdict == Answer::Verdict::kDropped ? 1 : 0;
+  result.staleness = reply.staleness;
+  if (reply.verdict != Answer::Verdict::kApplied) return;
+  result.loss = reply.loss;
+  result.total = reply.total;
+}
+
+// Until all workers rest: then everyone may go on.
+void ServerStrategy::rest(StepResult& result) {
+  if (local_steps_ > 0) send_local_steps(0, result);
+  const auto start = Clock::now();
+  if (!done()) {
+    ask([this] { return options_.client.rest(); });
+    pull();
+  }
+  result.finished = true;
+  result.wait += Clock::now() - start;
+}
+
+void ServerStrategy::update_locally() {
+  const double scale = start_.gradient_scale * start_.weight / start_.total;
+  for (const auto& chunk : layout_.chunks()) {
+    if (gradients_[chunk.parameter] == nullptr) continue;
+    const WeightedSource source = {gradients_[chunk.parameter], 1};
+    update_->reduce_and_apply(chunk, {&source, 1},
+                              {.step = updates_[chunk.parameter] + 1,
+                               .lr = start_.lr,
+                               .gradient_scale = scale,
+                               .adapt = layout_[chunk.parameter].shape.size() > 1});
+  }
+  for (size_t i = 0; i < updates_.size(); ++i) updates_[i] += gradients_[i] != nullptr ? 1 : 0;
+}
+
+// The average of what the workers have is that of the ways they went.
+void ServerStrategy::send_local_steps(double loss, StepResult& result) {
+  for (size_t i = 0; i < layout_.size(); ++i) {
+    auto* way = reinterpret_cast<float*>(static_cast<std::byte*>(walk_.get()) + layout_.offset(i));
+    const auto* from =
+        reinterpret_cast<const float*>(static_cast<std::byte*>(origin_.get()) + layout_.offset(i));
+    for (size_t k = 0; k < layout_[i].count(); ++k) way[k] = from[k] - places_[i][k];
+    options_.client.deliver(i, way);
+  }
+  const bool applied = result.applied;
+  push({.step = reply_.step,
+        .version = version_,
+        .lr = 1,
+        .loss = loss,
+        .advance = std::exchange(local_steps_, 0)},
+       result);
+  result.applied = applied;
+  result.total = start_.total * options_.plan.policy.workers;
+}
+
+int64_t ServerStrategy::local_limit() const {
+  int64_t limit = options_.sync_every;
+  const int64_t end = options_.plan.policy.max_steps;
+  if (end > 0) limit = std::min(limit, std::max<int64_t>(1, end - reply_.step));
+  return limit;
+}
+
+}  // namespace muster

@@ -1,0 +1,90 @@
+#pragma once
+
+// Training with parameter servers (room ps): this worker's gradients go to the servers, which update; then it
+// reads the new parameters. When, and together with whose, the servers decide by the mode.
+//
+// The parameters are this worker's own copy of one version; with `hogwild` they are the server's, in place.
+// In the mode ps-local this worker updates its copy itself, and sends how far it has gone every few steps, as
+// if that were a gradient.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/optim/update_rule.h"
+#include "muster/ps/client.h"
+#include "muster/train/chunk_update.h"
+#include "muster/train/strategy.h"
+
+namespace muster {
+
+class ServerStrategy : public Strategy {
+ public:
+  struct Options {
+    ParameterClient& client;                ///< of variables that are these parameters; outlives this
+    std::vector<ParameterInfo> parameters;  ///< float32
+    ServerPlan plan;
+    bool hogwild = false;
+    bool stop_at_nan = true;  ///< else such gradients are left out
+    UpdateRulePtr local;      ///< ps-local: the rule of this worker
+    int sync_every = 1;       ///< ps-local
+  };
+
+  /// Joins, and reads the parameters: waits for the chief to have given them. Throws InvalidArgument.
+  explicit ServerStrategy(Options options);
+  ~ServerStrategy() override;
+
+  std::string explain() const override;
+  const ParameterLayout& layout() const override { return layout_; }
+  std::shared_ptr<std::byte> parameters() override { return memory_; }
+  std::byte* slot(size_t slot) override { return slots_[slot].data(); }
+  bool initialises() const override { return false; }
+  int64_t updates(size_t parameter) const override { return updates_[parameter]; }
+  void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
+  void adopt_parameters() override {}
+  void refresh() override;
+  std::optional<int64_t> global_step() const override { return step(); }
+  bool done() const override { return reply_.kind == Reply::Kind::kDone; }
+
+  void begin(const StepStart& start) override;
+  void deliver(size_t parameter, const void* gradient, bool held) override;
+  StepResult finish(double loss) override;
+
+ private:
+  int64_t step() const { return reply_.step + local_steps_; }
+  bool is_local() const { return options_.local != nullptr; }
+  void check_options() const;
+  void check_finite(size_t parameter, const float* gradient);
+  void push(Push push, StepResult& result);
+  template <typename Call>
+  Reply ask(const Call& call);
+  void pull();
+  void rest(StepResult& result);
+  void update_locally();
+  void send_local_steps(double loss, StepResult& result);
+  int64_t local_limit() const;
+
+  const Options options_;
+  const ParameterLayout layout_;
+  std::shared_ptr<std::byte> memory_;
+  std::vector<float*> places_;  // of each parameter
+  Reply reply_;                 // the last
+  int64_t version_ = 0;         // of the parameters
+  StepStart start_;
+  bool has_gradients_ = false;
+  std::string not_finite_;  // the parameter whose gradient is not
+  bool broken_ = true;      // until a call to the servers has ended well
+
+  // ps-local.
+  std::vector<std::vector<std::byte>> slots_;
+  ModelBuffers buffers_;
+  std::optional<ChunkUpdate> update_;
+  std::vector<int64_t> updates_;
+  std::vector<const void*> gradients_;
+  std::shared_ptr<void> origin_;  // the parameters as they were read
+  std::shared_ptr<void> walk_;    // how far we are from there
+  int64_t local_steps_ = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,316 @@
+// The Trainer with parameter servers: real servers and workers, in threads of one process.
+
+#include <atomic>
+#include <limits>
+
+#include "muster/train/trainer_test.h"
+
+namespace muster {
+namespace {
+
+using namespace testing;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kBatch = 6;
+
+Batch batch_of(int64_t round, int worker, int workers) {
+  const int64_t begin = (round * workers + worker) * kBatch % 480;
+  return {begin, begin + kBatch};
+}
+
+Setup with_servers(int workers, int servers, const std::function<void(Config&)>& configure,
+                   bool shared_memory = true) {
+  return {.workers = workers, .shared_memory = shared_memory, .servers = servers, .configure = configure};
+}
+
+std::function<void(Config&)> strategy(const std::string& name) {
+  return [name](Config& config) { config.strategy = name; };
+}
+
+// Each worker takes `rounds` steps, then all rest; gives everyone's parameters.
+std::vector<Tensors> train(const Setup& setup, int rounds, const UpdateRulePtr& rule = sgd_rule(),
+                           const TrainerOptions& options = {}) {
+  return on_workers(setup, [&](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, rule, options);
+    for (int round = 0; round < rounds; ++round) {
+      const Batch batch = batch_of(round, job.worker(), job.workers());
+      trainer.step([&] { return loss_of(net, batch); }, batch.size());
+    }
+    trainer.join();
+    EXPECT_EQ(trainer.steps(), job.global_steps(rounds));
+    return values_of(*net);
+  });
+}
+
+void expect_same_bits(const std::vector<Tensors>& found, const Tensors& expected) {
+  for (const auto& values : found) {
+    ASSERT_EQ(values.size(), expected.size());
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(values[i].equal(expected[i])) << "tensor " << i;
+  }
+}
+
+TEST(TrainerServers, OneWorkerHasTheBitsOfPlainTrainingInEachMode) {
+  for (const auto& rule : {sgd_rule(), adam({.lr = 0.01}), lamb({.lr = 0.01})}) {
+    const auto plain = train({.workers = 1}, 12, rule).front();
+    for (const int servers : {1, 3}) {
+      for (const char* mode : {"ps-sync", "ps-async", "ps-ssp"}) {
+        for (const bool shared : {true, false}) {
+          SCOPED_TRACE(fmt::format("{} {} servers {} shared {}", rule->name(), mode, servers, shared));
+          expect_same_bits(train(with_servers(1, servers, strategy(mode), shared), 12, rule), plain);
+        }
+      }
+    }
+  }
+}
+
+TEST(TrainerServers, SynchronousWorkersAreAnAllReduce) {
+  const auto expected = train({.workers = 3}, 10).front();
+  for (const int servers : {1, 2}) {
+    for (const bool shared : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} servers, shared memory {}", servers, shared));
+      const auto found = train(with_servers(3, servers, strategy("ps-sync"), shared), 10);
+      for (const auto& values : found) expect_near(values, expected, 1e-6);
+      expect_same_bits(found, found.front());
+    }
+  }
+}
+
+TEST(TrainerServers, WithAStalenessOf0SspIsSynchronous) {
+  const auto expected = train(with_servers(3, 1, strategy("ps-sync")), 10).front();
+  expect_same_bits(train(with_servers(3, 1, strategy("ps-ssp")), 10), expected);
+}
+
+TEST(TrainerServers, AveragesAfterEachLocalStepAreAnAllReduceForPlainSgd) {
+  const auto rule = sgd({.lr = 0.1});
+  const auto setup = with_servers(2, 1, [](Config& config) {
+    config.strategy = "ps-local";
+    config.sync_every = 1;
+  });
+  const auto expected = train({.workers = 2}, 10, rule).front();
+  for (const auto& values : train(setup, 10, rule)) expect_near(values, expected, 2e-6);
+}
+
+TEST(TrainerServers, LocalStepsAreThoseOfAPlainLoopBetweenTheAverages) {
+  const auto setup = with_servers(1, 1, [](Config& config) {
+    config.strategy = "ps-local";
+    config.sync_every = 4;
+  });
+  const auto expected = train({.workers = 1}, 10, adam({.lr = 0.01})).front();
+  for (const auto& values : train(setup, 10, adam({.lr = 0.01}))) expect_near(values, expected, 2e-6);
+}
+
+TEST(TrainerServers, LocalWorkersAgreeAfterAnAverage) {
+  const auto setup = with_servers(3, 2, [](Config& config) {
+    config.strategy = "ps-local";
+    config.sync_every = 4;
+    config.outer_momentum = 0.5;
+  });
+  const auto found = train(setup, 8);
+  expect_same_bits(found, found.front());
+}
+
+TEST(TrainerServers, AsynchronousWorkersUseEveryGradient) {
+  for (const auto& mode : {"ps-async", "ps-ssp"}) {
+    const auto found = train(with_servers(3, 2,
+                                          [&](Config& config) {
+                                            config.strategy = mode;
+                                            config.staleness = 2;
+                                          }),
+                             15, sgd({.lr = 0.01}));
+    expect_same_bits(found, found.front());
+  }
+}
+
+TEST(TrainerServers, MaxStepsCountsGlobalStepsInEachMode) {
+  for (const char* mode : {"ps-sync", "ps-async", "ps-ssp", "ps-local"}) {
+    SCOPED_TRACE(mode);
+    std::atomic<int> taken = 0;
+    on_workers(with_servers(2, 1,
+                            [&](Config& config) {
+                              config.strategy = mode;
+                              config.staleness = 3;
+                              config.sync_every = 5;
+                            }),
+               [&](Job& job) {
+                 Net net = net_of(job);
+                 Trainer trainer(job, net, sgd({.lr = 0.01}), {.max_steps = 17});
+                 const Batch batch = batch_of(0, job.worker(), 2);
+                 while (trainer.step([&] { return loss_of(net, batch); }, batch.size())) ++taken;
+                 EXPECT_TRUE(trainer.done());
+                 EXPECT_EQ(trainer.steps(), 17);
+                 return 0;
+               });
+    const bool together = std::string(mode) == "ps-sync" || std::string(mode) == "ps-local";
+    EXPECT_EQ(taken, together ? 34 : 17);
+  }
+}
+
+TEST(TrainerServers, TheModeChangesAtAStepAndNoUpdateIsLost) {
+  std::atomic<int> taken = 0;
+  on_workers(with_servers(2, 1,
+                          [](Config& config) {
+                            config.strategy = "ps-sync";
+                            config.switches = "0:ps-sync,5:ps-async,15:ps-sync";
+                          }),
+             [&](Job& job) {
+               Net net = net_of(job);
+               Trainer trainer(job, net, sgd({.lr = 0.01}), {.max_steps = 20});
+               const Batch batch = batch_of(0, job.worker(), 2);
+               while (trainer.step([&] { return loss_of(net, batch); }, batch.size()))
+                 taken += trainer.metrics().dropped == 0 ? 1 : 0;
+               EXPECT_EQ(trainer.steps(), 20);
+               return 0;
+             });
+  EXPECT_EQ(taken, 5 * 2 + 10 + 5 * 2);
+}
+
+TEST(TrainerServers, WorkersMayHaveDifferentAmountsOfData) {
+  for (const char* mode : {"ps-sync", "ps-async", "ps-ssp", "ps-local"}) {
+    SCOPED_TRACE(mode);
+    const auto found = on_workers(with_servers(3, 1,
+                                               [&](Config& config) {
+                                                 config.strategy = mode;
+                                                 config.staleness = 1;
+                                                 config.sync_every = 3;
+                                               }),
+                                  [](Job& job) {
+                                    Net net = net_of(job);
+                                    Trainer trainer(job, net, sgd({.lr = 0.01}));
+                                    for (int epoch = 0; epoch < 2; ++epoch) {
+                                      for (int i = 0; i < 4 * job.worker(); ++i) {
+                                        const Batch batch = batch_of(i, job.worker(), 3);
+                                        trainer.step([&] { return loss_of(net, batch); }, batch.size());
+                                      }
+                                      trainer.join();
+                                    }
+                                    return values_of(*net);
+                                  });
+    expect_same_bits(found, found.front());
+  }
+}
+
+TEST(TrainerServers, HogwildReadsInPlace) {
+  const auto setup = with_servers(2, 1, [](Config& config) {
+    config.strategy = "ps-async";
+    config.hogwild = true;
+  });
+  const auto found = train(setup, 10, sgd({.lr = 0.01}));
+  expect_same_bits(found, found.front());
+}
+
+TEST(TrainerServers, UntrainedTensorsAndBuffersAreTheChiefs) {
+  on_workers(with_servers(2, 1, strategy("ps-async")), [](Job& job) {
+    torch::nn::Sequential net(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
+    fill(*net, job.is_chief() ? 7 : 99);
+    net[0]->as<torch::nn::Linear>()->bias.requires_grad_(false);
+    const Trainer trainer(job, net, sgd({.lr = 0.01}));
+    torch::nn::Sequential expected(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
+    fill(*expected, 7);
+    expect_near(values_of(*net), values_of(*expected), 0);
+    return 0;
+  });
+}
+
+TEST(TrainerServers, AnEvaluationAddsUpOverAllWorkersWithTheNewestParameters) {
+  on_workers(with_servers(3, 1, strategy("ps-async")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd({.lr = 0.01}));
+    const Batch batch = batch_of(0, job.worker(), 3);
+    for (int i = 0; i < 1 + job.worker(); ++i) trainer.step([&] { return loss_of(net, batch); }, 6);
+    trainer.join();
+    const auto sums = trainer.evaluate([&](Sums& mine) {
+      mine["workers"] += 1;
+      mine["weights"] += net->fc1->weight.sum().item<double>();
+    });
+    EXPECT_EQ(sums.at("workers"), 3);
+    EXPECT_NEAR(sums.at("weights"), 3 * net->fc1->weight.sum().item<double>(), 1e-9);
+    return 0;
+  });
+}
+
+TEST(TrainerServers, AGradientThatIsNotANumberStopsAllAndIsNamed) {
+  const auto errors = errors_of(with_servers(2, 1, strategy("ps-async")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd({.lr = 0.01}));
+    const Batch batch = batch_of(0, job.worker(), 2);
+    for (int i = 0; i < 1000; ++i) {
+      const double factor = job.worker() == 1 && i == 3 ? std::numeric_limits<double>::quiet_NaN() : 1;
+      trainer.step([&] { return loss_of(net, batch) * factor; }, 6);
+    }
+    trainer.join();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("is infinite or not a number"));
+  EXPECT_THAT(errors[1], AnyOf(HasSubstr("gradient of fc1"), HasSubstr("gradient of fc2")));
+}
+
+TEST(TrainerServers, AGradientThatIsNotANumberMayBeLeftOut) {
+  for (const char* mode : {"ps-async", "ps-sync"}) {
+    on_workers(with_servers(2, 1,
+                            [&](Config& config) {
+                              config.strategy = mode;
+                              config.on_nan = "skip";
+                            }),
+               [](Job& job) {
+                 Net net = net_of(job);
+                 Trainer trainer(job, net, sgd({.lr = 0.01}));
+                 const Batch batch = batch_of(0, job.worker(), 2);
+                 for (int i = 0; i < 10; ++i) {
+                   const double factor = i == 3 ? std::numeric_limits<double>::infinity() : 1;
+                   trainer.step([&] { return loss_of(net, batch) * factor; }, 6);
+                 }
+                 trainer.join();
+                 EXPECT_EQ(trainer.metrics().skipped, 1);
+                 for (const auto& value : values_of(*net)) EXPECT_TRUE(value.isfinite().all().item<bool>());
+                 return 0;
+               });
+  }
+}
+
+// What making a Trainer throws on the chief.
+std::string error_of(const Setup& setup, const TrainerOptions& options = {}) {
+  return errors_of(setup,
+                   [&](Job& job) {
+                     Net net = net_of(job);
+                     const Trainer trainer(job, net, sgd_rule(), options);
+                   })
+      .front();
+}
+
+TEST(TrainerServers, WhatCannotWorkIsSaid) {
+  EXPECT_THAT(error_of(with_servers(1, 0, strategy("ps-sync"))), HasSubstr("needs a parameter server"));
+  EXPECT_THAT(error_of(with_servers(1, 2, strategy("ps-sync")), {.clip_norm = 1}), HasSubstr("use --ps 1"));
+  EXPECT_THAT(error_of(with_servers(1, 1,
+                                    [](Config& config) {
+                                      config.strategy = "ps-sync";
+                                      config.init_tokens = 1;
+                                      config.replicas_to_aggregate = 3;
+                                    })),
+              HasSubstr("--init-tokens"));
+  EXPECT_THAT(error_of(with_servers(1, 2,
+                                    [](Config& config) {
+                                      config.strategy = "ps-async";
+                                      config.hogwild = true;
+                                    })),
+              HasSubstr("--hogwild needs one"));
+  EXPECT_THAT(error_of(with_servers(1, 1,
+                                    [](Config& config) {
+                                      config.strategy = "ps-local";
+                                      config.switches = "0:ps-local,5:ps-sync";
+                                    })),
+              HasSubstr("ps-local can't be mixed"));
+}
+
+TEST(TrainerServers, ModelsThatDifferAreAnErrorThatNamesTheDifference) {
+  const auto errors = errors_of(with_servers(2, 1, strategy("ps-sync")), [](Job& job) {
+    torch::nn::Linear net(6, job.is_chief() ? 3 : 4);
+    Trainer trainer(job, net, sgd_rule());
+    for (int i = 0; i < 100; ++i) trainer.step([&] { return net(random({2, 6}, 1)).sum(); }, 2);
+  });
+  EXPECT_THAT(errors[1], HasSubstr("the workers do not train the same"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,60 @@
+#pragma once
+
+// How the workers of a job act together for a Trainer: how they come to the same model, and by which strategy
+// they train it. One kind is over the communicator of all workers, the other over parameter servers, where
+// workers may come and go.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "muster/optim/update_rule.h"
+#include "muster/train/flat_model.h"
+#include "muster/train/job.h"
+#include "muster/train/strategy.h"
+
+namespace muster {
+
+struct StrategyOptions {
+  UpdateRulePtr rule;
+  bool check_finite = false;  ///< gradients may be infinite, as with loss scales
+  double clip_norm = 0;
+  int64_t max_steps = 0;
+};
+
+class WorkerGroup {
+ public:
+  virtual ~WorkerGroup() = default;
+
+  /// Memory for tensors, which those who need gradients can reach.
+  virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
+
+  /// Makes the model the chief's. `description`: the same on all workers, else InvalidArgument on all.
+  virtual void take_model(FlatModel& model, const std::string& description) = 0;
+
+  /// Whether the strategy can be made before the first backward pass, and must be.
+  virtual bool starts_with_strategy() const = 0;
+
+  /// The number that batches are counted in, such that it divides all of them where they are the same; 0:
+  /// nobody has any. Called before make_strategy() by all workers, with what they have.
+  virtual int64_t agree_on_unit(int64_t batches, int64_t samples) = 0;
+
+  virtual std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) = 0;
+
+  /// The chief's buffers go to all, before a step and before an evaluation.
+  virtual void share_buffers(const FlatModel& model, bool evaluation) = 0;
+
+  virtual std::map<std::string, double> add_up(const std::map<std::string, double>& mine) = 0;
+  virtual void barrier() = 0;
+};
+
+/// By the job's --strategy.
+std::unique_ptr<WorkerGroup> make_worker_group(Job& job);
+
+std::unique_ptr<WorkerGroup> make_communicator_group(Job& job);
+std::unique_ptr<WorkerGroup> make_server_group(Job& job);
+
+}  // namespace muster

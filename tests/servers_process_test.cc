@@ -1,0 +1,253 @@
+// Training with parameter servers in real processes: workers and servers that die, stop and come again, and
+// hosts that share no memory.
+
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/testing/hosts.h"
+#include "muster/testing/process_cluster.h"
+#include "muster/train/run.h"
+#include "muster/train/trainer.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using testing::ProcessCluster;
+
+using Settings = std::map<std::string, std::string>;
+
+Deadline soon() {
+  return Deadline::after(100s);
+}
+
+// Steps until max_steps are taken, by whichever workers; says how it goes.
+int train(const std::vector<std::string>& arguments) {
+  int64_t steps = 0;
+  std::string out;
+  std::string go;  // a file: until it is there, nobody goes beyond a few steps
+  CLI::App app;
+  app.add_option("--steps", steps);
+  app.add_option("--out", out);
+  app.add_option("--go", go);
+  std::vector<char*> argv = {const_cast<char*>("train")};
+  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  return run(app, static_cast<int>(argv.size()) - 1, argv.data(), [&](Job& job) {
+    torch::manual_seed(job.worker() + 1);  // only the chief's values count
+    torch::nn::Sequential net(torch::nn::Linear(20, 300), torch::nn::Tanh(), torch::nn::Linear(300, 5));
+    Trainer trainer(job, net, sgd({.lr = 0.01, .momentum = 0.5}), {.max_steps = steps});
+    fmt::print("begins at step {}\n", trainer.steps());
+    torch::manual_seed(100 + job.worker());
+    const auto x = torch::randn({16, 20});
+    const auto y = torch::randn({16, 5});
+    for (int taken = 1; trainer.step([&] { return torch::mse_loss(net->forward(x), y); }, 16); ++taken) {
+      if (taken == 5) fmt::print("training\n");
+      while (taken >= 5 && !go.empty() && !std::filesystem::exists(go)) std::this_thread::sleep_for(20ms);
+    }
+    fmt::print("ended at step {}\n", trainer.steps());
+    if (out.empty()) return;
+    std::ofstream file(fmt::format("{}.{}", out, job.worker()), std::ios::binary);
+    for (const auto& parameter : net->parameters()) {
+      const auto dense = parameter.detach().contiguous();
+      file.write(static_cast<const char*>(dense.data_ptr()), static_cast<std::streamsize>(dense.nbytes()));
+    }
+  });
+}
+
+class ServersProcesses : public ::testing::Test {
+ protected:
+  ServersProcesses() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "muster-servers-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~ServersProcesses() override { std::filesystem::remove_all(folder_); }
+
+  struct Job {
+    std::vector<int> workers;
+    std::vector<int> servers;
+  };
+
+  /// With hosts, servers are on the first and workers on the second.
+  Job start(int workers, int servers, const std::vector<std::string>& flags, const Settings& settings) {
+    cluster_text_ = "worker=";
+    for (int i = 0; i < workers + servers; ++i) {
+      const std::string address = hosts_ ? hosts_->address(i < workers ? 1 : 0) : "127.0.0.1";
+      cluster_text_ += fmt::format("{}{}:{}",
+                                   i == workers ? ";ps="
+                                   : i == 0     ? ""
+                                                : ",",
+                                   address, base_port_ + ports_++);
+    }
+    flags_ = flags;
+    settings_ = settings;
+    Job job;
+    for (int i = 0; i < workers; ++i) job.workers.push_back(start_task("worker", i, 0));
+    for (int i = 0; i < servers; ++i) job.servers.push_back(start_task("ps", i, 0));
+    return job;
+  }
+
+  int start_task(const std::string& name, int index, int incarnation) {
+    std::vector<std::string> command = {testing::self_path(), "--task-main=train"};
+    command.insert(command.end(), flags_.begin(), flags_.end());
+    Settings environment = settings_;
+    environment.insert({{"MUSTER_CLUSTER", cluster_text_},
+                        {"MUSTER_TASK", fmt::format("/job:{}/task:{}", name, index)},
+                        {"MUSTER_JOB_ID", "test"},
+                        {"MUSTER_SECRET", "secret"},
+                        {"MUSTER_RESTART_COUNT", std::to_string(incarnation)},
+                        {"OMP_NUM_THREADS", "1"}});
+    if (hosts_) command = hosts_->on(name == "worker" ? 1 : 0, command);
+    return cluster_.start({.command = command, .environment = environment});
+  }
+
+  std::string go_file() const { return folder_ / "go"; }
+  void go() const { std::ofstream(go_file()) << "go"; }
+
+  void expect_success(int process) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+
+  /// Trains to the end, and gives the bytes of the parameters of every worker.
+  std::vector<std::string> weights(int workers, int servers, const Settings& settings) {
+    const std::string out = folder_ / fmt::format("run{}", runs_++);
+    const Job job = start(workers, servers, {"--steps", "30", "--out", out}, settings);
+    for (const int process : job.workers) expect_success(process);
+    for (const int process : job.servers) expect_success(process);
+    std::vector<std::string> all;
+    for (int i = 0; i < workers; ++i) {
+      std::ifstream file(fmt::format("{}.{}", out, i), std::ios::binary);
+      all.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      EXPECT_FALSE(all.back().empty());
+    }
+    return all;
+  }
+
+  const int base_port_ = 20'000 + getpid() % 10'000;
+  int ports_ = 0;
+  std::string cluster_text_;
+  std::vector<std::string> flags_;
+  Settings settings_;
+  std::unique_ptr<testing::Hosts> hosts_;
+  ProcessCluster cluster_;
+  std::filesystem::path folder_;
+  int runs_ = 0;
+};
+
+TEST_F(ServersProcesses, OneWorkerHasTheSameBitsInEachModeAndAlone) {
+  const auto alone = weights(1, 0, {});
+  for (const char* mode : {"ps-sync", "ps-async", "ps-ssp"}) {
+    for (const int servers : {1, 2})
+      EXPECT_EQ(weights(1, servers, {{"MUSTER_STRATEGY", mode}}), alone) << mode;
+  }
+}
+
+TEST_F(ServersProcesses, SynchronousWorkersHaveTheSameBitsOnOneHostAndOnSeveralHosts) {
+  const auto here = weights(2, 2, {{"MUSTER_STRATEGY", "ps-sync"}});
+  EXPECT_EQ(here[0], here[1]);
+  EXPECT_EQ(weights(2, 2, {{"MUSTER_STRATEGY", "ps-sync"}, {"MUSTER_SHARED_MEMORY", "off"}}), here);
+  hosts_ = std::make_unique<testing::Hosts>(2);
+  EXPECT_EQ(weights(2, 2, {{"MUSTER_STRATEGY", "ps-sync"}, {"MUSTER_SOCKETS", "3"}}), here);
+}
+
+class EachMode : public ServersProcesses, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Modes, EachMode, ::testing::Values("ps-sync", "ps-async", "ps-ssp", "ps-local"));
+
+TEST_P(EachMode, AKilledWorkerIsDoneWithoutAndServersEndToo) {
+  const Job job =
+      start(3, 2, {"--steps", "200", "--go", go_file()},
+            {{"MUSTER_STRATEGY", GetParam()}, {"MUSTER_STALENESS", "40"}, {"MUSTER_SYNC_EVERY", "2"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.workers[2], SIGKILL);
+  EXPECT_EQ(cluster_.wait(job.workers[2], soon()).signal, SIGKILL);
+  go();
+  for (const int i : {0, 1}) {
+    const auto result = cluster_.wait(job.workers[static_cast<size_t>(i)], soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("ended at step 200"));
+  }
+  const auto server = cluster_.wait(job.servers[0], soon());
+  EXPECT_EQ(server.exit_code, 0) << server.output;
+  if (std::string(GetParam()) == "ps-sync") {
+    EXPECT_THAT(server.output, HasSubstr("worker 2 is lost: averaging 2 gradients instead of 3"));
+  }
+  expect_success(job.servers[1]);
+}
+
+TEST_P(EachMode, AStoppedWorkerHoldsNobodyUpForLongerThanTheHeartbeat) {
+  const Job job = start(2, 1, {"--steps", "100", "--go", go_file()},
+                        {{"MUSTER_STRATEGY", GetParam()},
+                         {"MUSTER_STALENESS", "5"},
+                         {"MUSTER_SYNC_EVERY", "2"},
+                         {"MUSTER_HEARTBEAT_TIMEOUT", "2s"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.workers[1], SIGSTOP);
+  go();
+  const auto chief = cluster_.wait(job.workers[0], soon());
+  EXPECT_EQ(chief.exit_code, 0) << chief.output;
+  EXPECT_THAT(chief.output, HasSubstr("ended at step 100"));
+  expect_success(job.servers[0]);
+  cluster_.signal(job.workers[1], SIGKILL);
+  cluster_.wait(job.workers[1], soon());
+}
+
+TEST_F(ServersProcesses, AWorkerThatIsStartedAgainJoinsAtTheCurrentStep) {
+  const Job job = start(2, 1, {"--steps", "300", "--go", go_file()}, {{"MUSTER_STRATEGY", "ps-async"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.workers[1], SIGKILL);
+  cluster_.wait(job.workers[1], soon());
+  const int again = start_task("worker", 1, 1);
+  cluster_.wait_for_output(again, "training", soon());
+  go();
+  expect_success(job.workers[0]);
+  const auto result = cluster_.wait(again, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ::testing::AllOf(HasSubstr("begins at step"), HasSubstr("ended at step 300")));
+  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("begins at step 0\n")));
+  expect_success(job.servers[0]);
+}
+
+TEST_F(ServersProcesses, AServerThatDiesEndsTheJobWithAnErrorThatNamesIt) {
+  const Job job =
+      start(2, 1, {"--steps", "1000000"}, {{"MUSTER_STRATEGY", "ps-async"}, {"MUSTER_SERVER_WAIT", "1s"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.servers[0], SIGKILL);
+  for (const int process : job.workers) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, HasSubstr("parameter server 0"));
+  }
+}
+
+TEST_F(ServersProcesses, AServerThatIsStartedAgainWithoutACheckpointEndsTheJobAndSaysWhy) {
+  const Job job = start(2, 1, {"--steps", "1000000"}, {{"MUSTER_STRATEGY", "ps-sync"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.servers[0], SIGKILL);
+  cluster_.wait(job.servers[0], soon());
+  const int again = start_task("ps", 0, 1);
+  for (const int process : job.workers) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, HasSubstr("there is no checkpoint"));
+  }
+  EXPECT_EQ(cluster_.wait(again, soon()).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  return muster::testing::run_tests_with_hosts(argc, argv, {{"train", muster::train}});
+}
