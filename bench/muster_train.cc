@@ -31,7 +31,7 @@ class MusterWorker : public muster::bench::TrainWorker {
   MusterWorker(muster::Job& job, const Task& task)
       : batch_(task.batch),
         model_(muster::bench::make_model(task.model)),
-        batches_(model_, batch_, job.communicator().rank()),
+        batches_(model_, batch_, job.worker()),
         trainer_(job, *model_.net, make_rule(task.optimizer)) {}
 
   void begin_turn() override { trainer_.reset_metrics(); }
@@ -41,6 +41,12 @@ class MusterWorker : public muster::bench::TrainWorker {
     trainer_.step(
         [&] { return torch::nn::functional::cross_entropy(model_.net->forward(batch.inputs), batch.labels); },
         batch_);
+  }
+
+  int64_t rest() override {
+    trainer_.join();
+    const muster::Metrics metrics = trainer_.metrics();
+    return metrics.steps - metrics.dropped - metrics.skipped;
   }
 
   TrainTurn end_turn() override {
@@ -72,6 +78,6 @@ int main(int argc, char** argv) {
   app.add_option("--batch", task.batch, "samples of this worker in each step")->required();
   return muster::run(app, argc, argv, [&](muster::Job& job) {
     MusterWorker worker(job, task);
-    muster::bench::serve_training(worker, directory, job.communicator().rank());
+    muster::bench::serve_training(worker, directory, job.worker());
   });
 }

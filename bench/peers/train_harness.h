@@ -6,13 +6,17 @@
 //
 //   driver  train <warm-up steps> <steps>
 //   rank    ok <seconds of the steps> <loss> [compute <seconds>] [wait <seconds>] [update <seconds>]
+//   driver  train-for <seconds>
+//   rank    the same, and: steps <how many were used>
 //
 // The parts of the time are those that the subject can tell apart: `compute` is forward and backward, `wait`
 // is for other workers, `update` is the optimizer's. peers/train_ddp.py says the same in Python.
 //
 // Needs nothing but the standard library. One thread.
 
+#include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 namespace muster::bench {
@@ -34,6 +38,9 @@ class TrainWorker {
   virtual void begin_turn() = 0;
   virtual void step() = 0;
   virtual TrainTurn end_turn() = 0;
+
+  /// No more steps in this turn, while others may have some. Gives how many of its steps were used.
+  virtual int64_t rest() { throw std::logic_error("this subject can't train for a time"); }
 };
 
 /// Answers the driver until it says quit.

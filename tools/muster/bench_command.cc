@@ -10,6 +10,7 @@
 #include "muster/bench_flags.h"
 #include "muster/bench_output.h"
 #include "muster/bench_plot.h"
+#include "muster/bench_ps_command.h"
 #include "muster/bench_train_command.h"
 #include "muster/collective/choice.h"
 
@@ -24,8 +25,10 @@ struct BenchCommand::Impl {
   std::string plot_value = "time";
   bool explain = false;
   std::unique_ptr<BenchTrainCommand> train;
+  std::unique_ptr<BenchPsCommand> ps;
 
   void check();
+  void check_nothing_before(const std::string& word) const;
   int measure();
 };
 
@@ -33,12 +36,13 @@ BenchCommand::BenchCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   auto& options = impl_->options;
   auto& settings = options.settings;
   auto* app = parent.add_subcommand(
-      "bench", "measure a collective, or training, beside other libraries, on this machine");
+      "bench", "measure a collective, training or parameter servers beside other libraries, on this machine");
   impl_->app = app;
   app->add_option("collective", settings.collective,
                   fmt::format("one of {}", fmt::join(bench_collectives(), ", ")))
       ->capture_default_str();
   impl_->flags.add_to(*app, "what to compare with: gloo,openmpi,mpich; those that are built if not given");
+  impl_->flags.add_plot_to(*app);
   app->add_option("--sizes", impl_->sizes,
                   "bytes: 8:256M doubles from the first to the last; or a list: 64K,1M,25M")
       ->capture_default_str();
@@ -72,6 +76,7 @@ BenchCommand::BenchCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
       "  muster bench allreduce --workers 2,4 --sizes 8:256M --peers gloo,openmpi,mpich --plot a.svg\n"
       "  muster bench alltoall --transport tcp --json alltoall.json");
   impl_->train = std::make_unique<BenchTrainCommand>(*app);
+  impl_->ps = std::make_unique<BenchPsCommand>(*app);
 }
 
 BenchCommand::~BenchCommand() = default;
@@ -96,14 +101,22 @@ void BenchCommand::Impl::check() {
   settings.tcp = transport == "tcp";
 }
 
+void BenchCommand::Impl::check_nothing_before(const std::string& word) const {
+  for (const auto* option : app->get_options()) {
+    if (option->count() > 0)
+      raise<InvalidArgument>("muster bench {}: its flags come after the word {}; {} stands before it", word,
+                             word, option->get_name());
+  }
+}
+
 int BenchCommand::run() {
   if (impl_->train->chosen()) {
-    for (const auto* option : impl_->app->get_options()) {
-      if (option->count() > 0)
-        raise<InvalidArgument>("muster bench train: its flags come after the word train; {} stands before it",
-                               option->get_name());
-    }
+    impl_->check_nothing_before("train");
     return impl_->train->run();
+  }
+  if (impl_->ps->chosen()) {
+    impl_->check_nothing_before("ps");
+    return impl_->ps->run();
   }
   if (impl_->explain) return explain();
   impl_->check();

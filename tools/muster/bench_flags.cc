@@ -27,8 +27,11 @@ void BenchFlags::add_to(CLI::App& app, const std::string& peers_text) {
       ->capture_default_str();
   app.add_option("--timeout", timeout, "how long a variant may take for one turn")->capture_default_str();
   app.add_option("--json", files.json, "write each result to this file, one object a line");
-  app.add_option("--plot", files.plot, "draw the results into this file, as SVG");
   config.add_flags(app, {"progress"});
+}
+
+void BenchFlags::add_plot_to(CLI::App& app) {
+  app.add_option("--plot", files.plot, "draw the results into this file, as SVG");
 }
 
 void BenchFlags::check() {

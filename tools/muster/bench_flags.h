@@ -25,8 +25,9 @@ struct BenchFlags {
   BenchOutput::Files files;
   Config config;
 
-  /// It must outlive the parsing of `app`. `peers_text` explains --peers.
+  /// All but --plot. It must outlive the parsing of `app`. `peers_text` explains --peers.
   void add_to(CLI::App& app, const std::string& peers_text);
+  void add_plot_to(CLI::App& app);
 
   /// Throws InvalidArgument.
   void check();

@@ -158,12 +158,28 @@ void RunningSubject::await_ready(Deadline deadline) {
     ranks_[i].process = Descriptor(pidfd_open(ranks_[i].pid, 0));
     if (const pid_t group = getpgid(ranks_[i].pid); group > 0) watch_group(group);
   }
+  stop_if_it_spins();
+}
+
+void RunningSubject::stop_if_it_spins() {
+  for (const auto& rank : ranks_) {
+    if (command_.spins) pidfd_send_signal(rank.process.get(), SIGSTOP, nullptr, 0);
+  }
+}
+
+void RunningSubject::go_on() {
+  for (const auto& rank : ranks_) {
+    if (command_.spins) pidfd_send_signal(rank.process.get(), SIGCONT, nullptr, 0);
+  }
 }
 
 std::vector<std::string> RunningSubject::ask(const std::string& command, Deadline deadline) {
   const std::string line = command + "\n";
+  go_on();
   for (const auto& rank : ranks_) (void)!write(rank.in.get(), line.data(), line.size());
-  return collect(fmt::format("answer '{}'", command), deadline);
+  auto answers = collect(fmt::format("answer '{}'", command), deadline);
+  stop_if_it_spins();
+  return answers;
 }
 
 std::vector<std::string> RunningSubject::collect(const std::string& to_what, Deadline deadline) {
@@ -273,6 +289,7 @@ std::vector<pid_t> RunningSubject::pids() const {
 
 void RunningSubject::tell_to_quit() {
   if (std::exchange(told_to_quit_, true)) return;
+  go_on();
   for (const auto& rank : ranks_) (void)!write(rank.in.get(), "quit\n", 5);
 }
 

@@ -115,6 +115,8 @@ class RunningSubject {
 
   std::vector<std::string> collect(const std::string& to_what, Deadline deadline);
   void watch_group(pid_t group);
+  void stop_if_it_spins();
+  void go_on();
   void check_errors(const std::vector<std::string>& answers, const std::string& to_what);
   void check_alive(const std::vector<std::string>& answers, const std::string& to_what);
   void wait_for_answers(Deadline deadline);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -35,12 +36,24 @@ constexpr const char* kRank = R"(
     esac
   done)";
 
+/// Whether it stops within some seconds: it does so when it next gets a core.
+bool is_stopped_soon(pid_t pid) {
+  for (const auto deadline = Deadline::after(20s); !deadline.expired(); std::this_thread::sleep_for(1ms)) {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid));
+    std::string number;
+    std::string name;
+    char state = 0;
+    if (file >> number >> name >> state && state == 'T') return true;
+  }
+  return false;
+}
+
 class RunningSubjectTest : public ::testing::Test {
  protected:
   ~RunningSubjectTest() override { std::filesystem::remove_all(folder); }
 
-  std::unique_ptr<RunningSubject> start(const std::string& script = kRank) {
-    SubjectCommand command = {.of = {"fake", "shell"}, .processes = {}, .variables = {}};
+  std::unique_ptr<RunningSubject> start(const std::string& script = kRank, bool spins = false) {
+    SubjectCommand command = {.of = {"fake", "shell"}, .processes = {}, .variables = {}, .spins = spins};
     for (const char* rank : {"0", "1"})
       command.processes.push_back({"/bin/sh", "-c", script, "rank", "DIR", rank});
     return std::make_unique<RunningSubject>(
@@ -71,6 +84,18 @@ class RunningSubjectTest : public ::testing::Test {
   Warden warden;
   const SignalWatch signals;
 };
+
+TEST_F(RunningSubjectTest, OneThatSpinsIsStoppedBetweenItsTurns) {
+  auto subject = start(kRank, /*spins=*/true);
+  subject->await_ready(Deadline::after(20s));
+  for (const char* command : {"one", "two"}) {
+    for (const pid_t pid : subject->pids()) EXPECT_TRUE(is_stopped_soon(pid));
+    EXPECT_EQ(subject->ask(command, Deadline::after(20s)).size(), 2u);
+  }
+  const auto start_of_end = std::chrono::steady_clock::now();
+  subject.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start_of_end, 4s);  // by the word quit
+}
 
 TEST_F(RunningSubjectTest, AnswersComeInTheOrderOfRanks) {
   const auto subject = start();

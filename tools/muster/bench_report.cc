@@ -30,19 +30,6 @@ int64_t parse_size(const std::string& text) {
   return *value * unit;
 }
 
-std::string format_microseconds(double value) {
-  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 1000 ? 1 : 0);
-}
-
-// To the nanosecond: what is beyond is noise.
-double round_microseconds(double value) {
-  return std::round(value * 1e3) / 1e3;
-}
-
-std::string format_ratio(double value) {
-  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
-}
-
 std::string format_bandwidth(double bytes, double microseconds) {
   return fmt::format("{:.2f}", bytes / microseconds / 1e3);
 }
@@ -94,6 +81,18 @@ double percentile(std::vector<double> samples, double share) {
   const auto below = static_cast<size_t>(place);
   const size_t above = std::min(below + 1, samples.size() - 1);
   return std::lerp(samples[below], samples[above], place - static_cast<double>(below));
+}
+
+std::string format_microseconds(double value) {
+  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 1000 ? 1 : 0);
+}
+
+std::string format_ratio(double value) {
+  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
+}
+
+double round_microseconds(double value) {
+  return std::round(value * 1e3) / 1e3;
 }
 
 double bus_factor(std::string_view collective, int ranks) {

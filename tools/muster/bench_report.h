@@ -33,6 +33,13 @@ int64_t round_up(std::string_view collective, int64_t bytes, int ranks);
 /// sample.
 double percentile(std::vector<double> samples, double share);
 
+/// As tables show them: with as many decimals as matter.
+std::string format_microseconds(double value);
+std::string format_ratio(double value);
+
+/// To the nanosecond, as JSON has them: what is beyond is noise.
+double round_microseconds(double value);
+
 /// Bus bandwidth is bytes / time times this: what a link must carry, whatever the number of ranks. As in
 /// nccl-tests, doc/PERFORMANCE.md. 0 for a barrier.
 double bus_factor(std::string_view collective, int ranks);

@@ -33,6 +33,7 @@ struct SubjectCommand {
   std::vector<std::vector<std::string>> processes;
   std::map<std::string, std::string> variables = {};  ///< of the environment, beside what is there
   std::vector<std::string> without = {};              ///< variables that are taken out of what is there
+  bool spins = false;  ///< its ranks use cores while they wait: they are stopped between their turns
 };
 
 /// A peer, and when it can't run: why not, and what to do.

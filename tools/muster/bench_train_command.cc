@@ -15,7 +15,6 @@
 namespace muster {
 namespace {
 
-constexpr const char* kAllocator = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
 constexpr double kLongestTurn = 3600;
 
 std::vector<std::string> model_names() {
@@ -56,9 +55,16 @@ BenchTrainCommand::BenchTrainCommand(CLI::App& parent) : impl_(std::make_unique<
       ->allow_extra_args(false)
       ->capture_default_str();
   impl_->flags.add_to(*app, "what to compare with: ddp,ddp-installed,loop; those that can run if not given");
+  impl_->flags.add_plot_to(*app);
   app->add_option("--seconds", options.seconds, "how long a turn is, about; it has at least 3 steps")
       ->check(CLI::Range(0.0, kLongestTurn))
       ->capture_default_str();
+  app->add_option("--strategies", options.settings.strategies,
+                  "compare Muster's own ways to train instead, by time: allreduce,ps-sync,ps-sync:1,ps-async,"
+                  "ps-ssp:4,ps-local:8 (with R, S or K)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app->add_option("--slow", options.settings.slow, "make a worker slower: worker/1:3x (with --strategies)");
   app->add_flag("--floor", options.settings.floor,
                 "also measure plain loops side by side: what the hardware allows");
   app->footer(
@@ -77,7 +83,9 @@ BenchTrainCommand::BenchTrainCommand(CLI::App& parent) : impl_(std::make_unique<
       "  alone          plain loops side by side without communication (--floor)\n"
       "The exit code is 1 when a subject failed, or its loss was not finite.\n\n"
       "  muster bench train --models a,b --optimizers adam --json train.json --plot train.svg\n"
-      "  muster bench train --peers ddp --rounds 3 --floor");
+      "  muster bench train --peers ddp --rounds 3 --floor\n"
+      "  muster bench train --models c --strategies allreduce,ps-sync,ps-async --slow worker/1:3x\n"
+      "With --strategies, samples/s are those whose gradients were used.");
 }
 
 BenchTrainCommand::~BenchTrainCommand() = default;
@@ -90,6 +98,9 @@ void BenchTrainCommand::Impl::check() {
   for (const auto& name : models) check_is_one_of("--models", name, model_names());
   for (const auto& name : options.optimizers) check_is_one_of("--optimizers", name, train_optimizers());
   flags.check();
+  for (const auto& strategy : options.settings.strategies) strategy_flags(strategy);
+  if (options.settings.strategies.empty() && !options.settings.slow.empty())
+    throw InvalidArgument("--slow is for --strategies: peers can't be made slower");
   for (const auto& model : train_models()) {
     if (std::find(models.begin(), models.end(), model.name) != models.end()) options.models.push_back(model);
   }
@@ -102,12 +113,12 @@ void BenchTrainCommand::Impl::choose_subjects(BenchOutput& output) {
   check_is_built(settings.programs, "muster_bench_train");
   settings.python = find_torch_python(python_candidates(environment.get("PATH").value_or("/usr/bin:/bin")));
   const auto peers = train_peers(settings.programs, settings.python);
-  settings.peers = choose_from(peers, flags.peers);
+  if (settings.strategies.empty()) settings.peers = choose_from(peers, flags.peers);
   for (const auto& peer : peers) {
-    if (flags.peers.empty() && !peer.missing.empty())
+    if (settings.strategies.empty() && flags.peers.empty() && !peer.missing.empty())
       output.on_notice(fmt::format("{} is left out: it {}", peer.name, peer.missing));
   }
-  if (std::filesystem::exists(kAllocator)) settings.allocator = kAllocator;
+  settings.allocator = find_allocator();
   // One core for each worker, whatever their number: so one worker can be compared with two.
   for (const auto& [name, value] : tuning(CpuFeatures::detect(), 1, 1, environment))
     settings.tuning[name] = value;

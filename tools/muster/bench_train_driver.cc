@@ -68,7 +68,11 @@ TrainPoint TrainDriver::measure(const TrainModelInfo& model, const std::string& 
   }
   take_turns(options_.rounds, entries.size(), [&](size_t which) {
     advance("measuring", entries[which].contender);
-    take_turn(entries[which], kWarmup, steps_of_turn(entries[which]));
+    if (options_.settings.strategies.empty()) {
+      take_turn(entries[which], kWarmup, steps_of_turn(entries[which]));
+    } else {
+      take_turn(entries[which], fmt::format("train-for {}", options_.seconds), 0);
+    }
   });
   TrainPoint point = {.model = model, .optimizer = optimizer, .results = {}};
   for (const auto& entry : entries) {
@@ -81,7 +85,10 @@ TrainPoint TrainDriver::measure(const TrainModelInfo& model, const std::string& 
 }
 
 void TrainDriver::take_turn(Entry& entry, int warmup, int steps) {
-  const std::string command = fmt::format("train {} {}", warmup, steps);
+  take_turn(entry, fmt::format("train {} {}", warmup, steps), steps);
+}
+
+void TrainDriver::take_turn(Entry& entry, const std::string& command, int steps) {
   const auto lines = entry.contender.ask(command);
   if (!lines) return;
   const auto sample = parse_train_answers(*lines, steps);

@@ -38,6 +38,7 @@ class TrainDriver {
 
   TrainPoint measure(const TrainModelInfo& model, const std::string& optimizer);
   void take_turn(Entry& entry, int warmup, int steps);
+  void take_turn(Entry& entry, const std::string& command, int steps);
   void advance(const std::string& what, const Contender& contender);
   int steps_of_turn(const Entry& entry) const;
 

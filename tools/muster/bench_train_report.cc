@@ -83,12 +83,16 @@ std::optional<TrainSample> parse_train_answers(const std::vector<std::string>& l
     const auto answer = parse_answer(line);
     if (!answer) return std::nullopt;
     answers.push_back(*answer);
-    sample.seconds_a_step = std::max(sample.seconds_a_step, answer->seconds / steps);
+    sample.seconds_a_step = std::max(sample.seconds_a_step, answer->seconds);
     sample.loss += answer->loss / static_cast<double>(lines.size());
   }
+  // The mean, where some took more than others.
+  const double each = steps > 0 ? steps : mean_part(answers, "steps").value_or(0);
+  if (each <= 0) return std::nullopt;
+  sample.seconds_a_step /= each;
   const auto milliseconds = [&](const char* name) {
     auto part = mean_part(answers, name);
-    if (part) *part *= 1e3 / steps;
+    if (part) *part *= 1e3 / each;
     return part;
   };
   sample.compute_ms = milliseconds("compute");

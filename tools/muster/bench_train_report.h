@@ -25,8 +25,8 @@ struct TrainSample {
   std::optional<double> update_ms;
 };
 
-/// From the answers of all workers (bench/peers/train_harness.h) to a turn of `steps` steps. Nothing when a
-/// line is not of that form.
+/// From the answers of all workers (bench/peers/train_harness.h) to a turn of `steps` steps of each; 0: they
+/// say how many. Nothing when a line is not of that form.
 std::optional<TrainSample> parse_train_answers(const std::vector<std::string>& lines, int steps);
 
 /// In MiB.

@@ -19,6 +19,7 @@ using Words = std::vector<std::string>;
 
 constexpr const char* kDdp = "peer_train_ddp.py";
 constexpr const char* kLoop = "peer_train_loop";
+constexpr const char* kAllocator = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
 constexpr auto kTimeForPython = 20s;
 
 // "As installed" means that nobody chose any of these.
@@ -61,9 +62,18 @@ class Subjects {
   }
 
   void muster(int workers) {
-    add("muster", workers,
-        {{program("muster"), "run", "--workers", std::to_string(workers), "--", program("muster_bench_train"),
-          "DIR", "--model", model_, "--optimizer", optimizer_, "--batch", batch_}});
+    if (settings_.strategies.empty()) return muster(workers, "muster", {});
+    for (const auto& strategy : settings_.strategies)
+      muster(workers, strategy == "allreduce" ? "muster" : strategy, strategy_flags(strategy));
+  }
+
+  void muster(int workers, const std::string& subject, const Words& flags) {
+    Words command = {program("muster"), "run", "--workers", std::to_string(workers)};
+    command.insert(command.end(), flags.begin(), flags.end());
+    if (!settings_.slow.empty()) command.insert(command.end(), {"--slow", settings_.slow});
+    command.insert(command.end(), {"--", program("muster_bench_train"), "DIR", "--model", model_,
+                                   "--optimizer", optimizer_, "--batch", batch_});
+    add(subject, workers, {command});
   }
 
   std::vector<Words> ddp_processes(int workers, const std::string& how) const {
@@ -100,11 +110,9 @@ class Subjects {
   std::vector<TrainSubject> subjects_;
 };
 
-bool has_torch(const std::string& python) {
-  const std::string question =
-      "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)";
+bool runs(const std::string& python, const std::string& text) {
   try {
-    TaskProcess process(python, {python, "-c", question}, Environment::of_process());
+    TaskProcess process(python, {python, "-c", text}, Environment::of_process());
     const auto deadline = Deadline::after(kTimeForPython);
     while (!process.reap() && !deadline.expired()) std::this_thread::sleep_for(5ms);
     return process.exit() && process.exit()->ok();
@@ -113,7 +121,24 @@ bool has_torch(const std::string& python) {
   }
 }
 
+bool has_torch(const std::string& python) {
+  return runs(python, "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)");
+}
+
 }  // namespace
+
+std::vector<std::string> strategy_flags(const std::string& strategy) {
+  static const std::map<std::string, std::string> kNumbers = {
+      {"ps-sync", "--replicas-to-aggregate"}, {"ps-ssp", "--staleness"}, {"ps-local", "--sync-every"}};
+  const auto parts = split(strategy, ':');
+  Words flags = {"--strategy", parts[0]};
+  if (parts.size() == 1) return flags;
+  const auto number = kNumbers.find(parts[0]);
+  if (parts.size() > 2 || number == kNumbers.end() || !parse_integer(parts[1]))
+    raise<InvalidArgument>("--strategies: '{}' is not like ps-sync:1, ps-ssp:4 or ps-local:8", strategy);
+  flags.insert(flags.end(), {number->second, parts[1]});
+  return flags;
+}
 
 const std::vector<TrainModelInfo>& train_models() {
   static const std::vector<TrainModelInfo> models = {
@@ -153,6 +178,14 @@ std::string find_torch_python(const std::vector<std::string>& candidates) {
     return std::filesystem::exists(each) && has_torch(each);
   });
   return found != candidates.end() ? *found : "";
+}
+
+bool can_import(const std::string& python, const std::string& module, const std::string& name) {
+  return runs(python, fmt::format("from {} import {}", module, name));
+}
+
+std::string find_allocator() {
+  return std::filesystem::exists(kAllocator) ? kAllocator : "";
 }
 
 std::vector<std::string> python_candidates(const std::string& search_path) {

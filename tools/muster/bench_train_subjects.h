@@ -38,12 +38,20 @@ struct TrainSettings {
   std::string python;                         ///< that has torch
   std::string allocator;                      ///< a library that is loaded before ddp's; empty: none
   std::map<std::string, std::string> tuning;  ///< variables of all but ddp-installed
+
+  /// Muster's own ways to train, to be compared with each other: "allreduce", "ps-async", "ps-sync:1" (of how
+  /// many gradients), "ps-ssp:4" (the staleness), "ps-local:8" (steps between averages). Empty: allreduce.
+  std::vector<std::string> strategies;
+  std::string slow;  ///< as --slow of `muster run`
 };
 
 struct TrainSubject {
   SubjectCommand command;
   int workers = 1;
 };
+
+/// The flags of `muster run` for one of TrainSettings::strategies. Throws InvalidArgument.
+std::vector<std::string> strategy_flags(const std::string& strategy);
 
 /// All subjects for each of these numbers of workers: Muster first.
 std::vector<TrainSubject> train_subjects(const TrainSettings& settings, const TrainModelInfo& model,
@@ -54,6 +62,12 @@ std::vector<PeerState> train_peers(const std::filesystem::path& programs, const 
 
 /// The first of these programs that is a Python and has torch; empty when none is. Starts each.
 std::string find_torch_python(const std::vector<std::string>& candidates);
+
+/// Whether this Python has the module, and the name in it. Starts it.
+bool can_import(const std::string& python, const std::string& module, const std::string& name);
+
+/// A library that keeps memory that was freed, to be loaded before a peer's; empty when there is none.
+std::string find_allocator();
 
 /// /usr/bin/python3, whose torch is on the same libtorch as we are; then those of `search_path` (as PATH).
 std::vector<std::string> python_candidates(const std::string& search_path);

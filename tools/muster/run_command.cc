@@ -1,5 +1,7 @@
 #include "muster/run_command.h"
 
+#include <optional>
+
 #include <CLI/CLI.hpp>
 
 #include "muster/base/error.h"
@@ -11,6 +13,7 @@ namespace muster {
 struct RunCommand::Impl {
   CLI::App* app = nullptr;
   LaunchOptions options;
+  std::optional<int> servers;
   std::string grace = "5s";
   bool no_tune = false;
 };
@@ -21,7 +24,8 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
       "run", "start the tasks of a job on this node, watch them, and end them together");
   impl_->app = app;
   app->add_option("--workers", options.shape.workers, "workers of the whole job")->capture_default_str();
-  app->add_option("--ps", options.shape.servers, "parameter servers of the whole job")->capture_default_str();
+  app->add_option("--ps", impl_->servers,
+                  "parameter servers of the whole job (default: 1 with --strategy ps-..., else 0)");
   app->add_option("--max-restarts", options.max_restarts, "how often a task that fails is started again")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -47,6 +51,19 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
                                   "strategy",
                                   "bucket",
                                   "precision",
+                                  "slow",
+                                  "placement",
+                                  "switch",
+                                  "replicas-to-aggregate",
+                                  "init-tokens",
+                                  "max-staleness",
+                                  "staleness-damping",
+                                  "staleness",
+                                  "sync-every",
+                                  "outer-momentum",
+                                  "hogwild",
+                                  "on-nan",
+                                  "server-wait",
                                   "engine",
                                   "algorithm",
                                   "shared-memory",
@@ -63,7 +80,8 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->footer(
       "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0, or "
       "that of the task that failed\n"
-      "(128 + signal when a signal ended it).\n\n"
+      "(128 + signal when a signal ended it). With --strategy ps-... the job goes on without a worker that "
+      "fails, unless it was the last.\n\n"
       "  muster run --workers 2 --precision bf16 -- mnist --epochs 5\n"
       "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train --epochs 5    # on "
       "h1; on h2 with --node-rank 1");
@@ -82,6 +100,7 @@ int RunCommand::run() {
   options.grace = *grace;
   options.tune = !impl_->no_tune;
   options.config.read_environment(Environment::of_process());
+  options.shape.servers = impl_->servers.value_or(options.config.strategy.starts_with("ps-") ? 1 : 0);
   Launcher launcher(options);
   return launcher.run();
 }

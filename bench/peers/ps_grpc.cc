@@ -1,0 +1,348 @@
+// gRPC as a subject of `muster bench ps`: a service that keeps the bytes that were pushed last, and gives
+// them to whoever pulls.
+//
+//   peer_ps_grpc unary|stream unix|tcp DIR RANK WORKERS SERVERS VARIABLES BYTES
+//
+// unary: a call for the push, then one for the pull; all variables of a server are one message.
+// stream: one stream to each server for ever; a push is messages of a piece each, and an empty one asks for
+// the parameters, so that a step is one round trip.
+//
+// Messages are byte buffers on the gradients' own memory: no protobuf, no copy on the way out, and none on
+// the server, which updates nothing. Servers are reached by sockets in DIR, or at ports that they write
+// there.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "peers/ps_harness.h"
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/method_handler.h>
+#include <grpcpp/support/sync_stream.h>
+
+namespace muster::bench {
+namespace {
+
+using namespace std::chrono_literals;
+using grpc::ByteBuffer;
+using Messages = std::vector<ByteBuffer>;
+
+constexpr const char* kPush = "/muster.bench.Parameters/Push";
+constexpr const char* kPull = "/muster.bench.Parameters/Pull";
+constexpr const char* kStream = "/muster.bench.Parameters/Stream";
+constexpr size_t kPiece = 1 << 20;  // bytes of a message in a stream; 256 KiB and 4 MiB: not clearly faster
+constexpr auto kTimeToConnect = 30s;
+
+void check(bool well, const char* what) {
+  if (!well) throw std::runtime_error(std::string("gRPC: ") + what + " failed");
+}
+
+void check(const grpc::Status& status) {
+  if (!status.ok()) throw std::runtime_error("gRPC: " + status.error_message());
+}
+
+/// What all workers of a server see.
+class Store {
+ public:
+  void set(Messages messages) {
+    const std::scoped_lock lock(mutex_);
+    messages_.swap(messages);
+  }
+  Messages get() const {
+    const std::scoped_lock lock(mutex_);
+    return messages_;  // references to the same memory
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Messages messages_ = {ByteBuffer()};
+};
+
+/// As the generator would write it, for messages that are plain bytes.
+class Parameters : public grpc::Service {
+ public:
+  Parameters() {
+    using grpc::internal::RpcMethod;
+    using grpc::internal::RpcServiceMethod;
+    AddMethod(new RpcServiceMethod(
+        kPush, RpcMethod::NORMAL_RPC,
+        new grpc::internal::RpcMethodHandler<Parameters, ByteBuffer, ByteBuffer>(
+            [](Parameters* self, grpc::ServerContext*, const ByteBuffer* request, ByteBuffer* response) {
+              self->store_.set({*request});
+              return set_empty(response);
+            },
+            this)));
+    AddMethod(new RpcServiceMethod(
+        kPull, RpcMethod::NORMAL_RPC,
+        new grpc::internal::RpcMethodHandler<Parameters, ByteBuffer, ByteBuffer>(
+            [](Parameters* self, grpc::ServerContext*, const ByteBuffer*, ByteBuffer* response) {
+              *response = self->store_.get().front();
+              return grpc::Status::OK;
+            },
+            this)));
+    AddMethod(new RpcServiceMethod(
+        kStream, RpcMethod::BIDI_STREAMING,
+        new grpc::internal::BidiStreamingHandler<Parameters, ByteBuffer, ByteBuffer>(
+            [](Parameters* self, grpc::ServerContext*,
+               grpc::ServerReaderWriter<ByteBuffer, ByteBuffer>* stream) { return self->serve(*stream); },
+            this)));
+  }
+
+  static ByteBuffer empty() {
+    const grpc::Slice slice;
+    return {&slice, 1};
+  }
+
+ private:
+  static grpc::Status set_empty(ByteBuffer* response) {
+    *response = empty();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status serve(grpc::ServerReaderWriter<ByteBuffer, ByteBuffer>& stream) {
+    Messages pushed;
+    for (ByteBuffer message; stream.Read(&message); message.Clear()) {
+      if (message.Length() > 0) {
+        pushed.push_back(message);
+        continue;
+      }
+      if (!pushed.empty()) store_.set(std::exchange(pushed, {}));
+      for (const auto& each : store_.get()) stream.Write(each);
+    }
+    return grpc::Status::OK;
+  }
+
+  Store store_;
+};
+
+std::string address_of(const PsTask& task, int server, bool tcp) {
+  const std::string name = task.directory + "/server." + std::to_string(server);
+  if (!tcp) return "unix:" + name;
+  const auto limit = std::chrono::steady_clock::now() + kTimeToConnect;
+  while (!std::filesystem::exists(name)) {
+    check(std::chrono::steady_clock::now() < limit, "waiting for a server's port");
+    std::this_thread::sleep_for(5ms);
+  }
+  std::string port;
+  std::ifstream(name) >> port;
+  return "127.0.0.1:" + port;
+}
+
+void serve_parameters(const PsTask& task, bool tcp) {
+  const std::string name = task.directory + "/server." + std::to_string(task.server());
+  Parameters service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(tcp ? "127.0.0.1:0" : "unix:" + name, grpc::InsecureServerCredentials(), &port);
+  builder.SetMaxReceiveMessageSize(-1);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  check(server != nullptr, "listening");
+  if (tcp) {
+    std::ofstream(name + ".new") << port;
+    std::filesystem::rename(name + ".new", name);
+  }
+  serve_server(task);
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+/// A worker's buffers, and its way to each server.
+class GrpcWorker : public PsWorker {
+ public:
+  GrpcWorker(const PsTask& task, bool tcp)
+      : task_(task), gradients_(task.count()), parameters_(task.count()) {
+    write_gradients(gradients_, task.rank);
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    for (int i = 0; i < task.servers; ++i) {
+      servers_.push_back({.channel = grpc::CreateCustomChannel(address_of(task, i, tcp),
+                                                               grpc::InsecureChannelCredentials(), arguments),
+                          .gradients = part_of(gradients_, i, task.servers),
+                          .parameters = part_of(parameters_, i, task.servers)});
+      check(servers_.back().channel->WaitForConnected(std::chrono::system_clock::now() + kTimeToConnect),
+            "connecting");
+    }
+  }
+
+  // Pushes other numbers than before, once: each server has them, or what another worker has pushed since.
+  bool verify(int64_t) override {
+    flip();
+    step();
+    bool right = true;
+    for (const auto& server : servers_) right &= is_of_a_worker(server);
+    flip();
+    return right;
+  }
+
+ protected:
+  struct Server {
+    std::shared_ptr<grpc::Channel> channel;
+    std::span<float> gradients;
+    std::span<float> parameters;
+  };
+
+  /// A message that refers to these gradients, which must stay as they are until it was answered.
+  static ByteBuffer message_of(std::span<const float> gradients) {
+    const grpc::Slice slice(gradients.data(), gradients.size_bytes(), grpc::Slice::STATIC_SLICE);
+    return {&slice, 1};
+  }
+
+  /// Copies a message to the beginning of `parameters`, and gives what is behind it.
+  static std::span<float> take(const ByteBuffer& message, std::span<float> parameters) {
+    check(message.Length() <= parameters.size_bytes(), "a pull of as many bytes as were pushed");
+    std::vector<grpc::Slice> slices;
+    check(message.Dump(&slices).ok(), "reading a message");
+    auto* to = reinterpret_cast<std::byte*>(parameters.data());
+    for (const auto& slice : slices) {
+      std::memcpy(to, slice.begin(), slice.size());
+      to += slice.size();
+    }
+    return parameters.subspan(message.Length() / sizeof(float));
+  }
+
+  const PsTask task_;
+  std::vector<Server> servers_;
+
+ private:
+  void flip() {
+    for (float& each : gradients_) each = -each;
+  }
+
+  bool is_of_a_worker(const Server& server) const {
+    std::vector<float> expected(task_.count());
+    for (int worker = 0; worker < task_.workers; ++worker) {
+      write_gradients(expected, worker);
+      const auto same = part_of(expected, static_cast<int>(&server - servers_.data()), task_.servers);
+      const auto equal = [&](float sign) {
+        return std::equal(same.begin(), same.end(), server.parameters.begin(),
+                          [&](float a, float b) { return sign * a == b; });
+      };
+      if (equal(-1) || (worker != task_.rank && equal(1))) return true;
+    }
+    return false;
+  }
+
+  std::vector<float> gradients_;
+  std::vector<float> parameters_;
+};
+
+class UnaryWorker : public GrpcWorker {
+ public:
+  UnaryWorker(const PsTask& task, bool tcp) : GrpcWorker(task, tcp) {
+    for (const auto& server : servers_) stubs_.emplace_back(server.channel);
+  }
+
+  void step() override {
+    call(kPush, [&](size_t i) { return message_of(servers_[i].gradients); });
+    const auto pulled = call(kPull, [](size_t) { return Parameters::empty(); });
+    for (size_t i = 0; i < servers_.size(); ++i) take(pulled[i], servers_[i].parameters);
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<ByteBuffer>> reader;
+    ByteBuffer response;
+    grpc::Status status;
+  };
+
+  /// Calls all servers at the same time.
+  template <typename MakeRequest>
+  Messages call(const std::string& method, const MakeRequest& make_request) {
+    std::vector<Call> calls(servers_.size());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      calls[i].reader = stubs_[i].PrepareUnaryCall(&calls[i].context, method, make_request(i), &queue_);
+      calls[i].reader->StartCall();
+      calls[i].reader->Finish(&calls[i].response, &calls[i].status, nullptr);
+    }
+    void* tag = nullptr;
+    bool well = false;
+    for (size_t i = 0; i < calls.size(); ++i) check(queue_.Next(&tag, &well) && well, "a call");
+    Messages responses;
+    for (auto& each : calls) {
+      check(each.status);
+      responses.push_back(each.response);
+    }
+    return responses;
+  }
+
+  grpc::CompletionQueue queue_;
+  std::vector<grpc::GenericStub> stubs_;
+};
+
+class StreamWorker : public GrpcWorker {
+ public:
+  StreamWorker(const PsTask& task, bool tcp) : GrpcWorker(task, tcp) {
+    for (auto& server : servers_) {
+      contexts_.push_back(std::make_unique<grpc::ClientContext>());
+      const grpc::internal::RpcMethod method(kStream, grpc::internal::RpcMethod::BIDI_STREAMING);
+      streams_.emplace_back(grpc::internal::ClientReaderWriterFactory<ByteBuffer, ByteBuffer>::Create(
+          server.channel.get(), method, contexts_.back().get()));
+    }
+  }
+
+  ~StreamWorker() override {
+    for (auto& stream : streams_) {
+      stream->WritesDone();
+      stream->Finish();
+    }
+  }
+
+  void step() override {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      for (auto rest = servers_[i].gradients; !rest.empty();) {
+        const auto piece = rest.first(std::min(rest.size(), kPiece / sizeof(float)));
+        check(streams_[i]->Write(message_of(piece)), "a push");
+        rest = rest.subspan(piece.size());
+      }
+      check(streams_[i]->Write(Parameters::empty()), "asking for the parameters");
+    }
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      for (auto rest = servers_[i].parameters; !rest.empty();) {
+        ByteBuffer message;
+        check(streams_[i]->Read(&message), "a pull");
+        rest = take(message, rest);
+      }
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts_;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<ByteBuffer, ByteBuffer>>> streams_;
+};
+
+void run(bool stream, bool tcp, const PsTask& task) {
+  if (task.is_server()) return serve_parameters(task, tcp);
+  std::unique_ptr<PsWorker> worker;
+  if (stream)
+    worker = std::make_unique<StreamWorker>(task, tcp);
+  else
+    worker = std::make_unique<UnaryWorker>(task, tcp);
+  serve_worker(*worker, task);
+}
+
+}  // namespace
+}  // namespace muster::bench
+
+int main(int argc, char** argv) {
+  try {
+    if (argc < 3) throw std::invalid_argument("too few arguments");
+    muster::bench::run(argv[1] == std::string("stream"), argv[2] == std::string("tcp"),
+                       muster::bench::parse_ps_task({argv + 3, argv + argc}));
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "peer_ps_grpc unary|stream unix|tcp DIR RANK WORKERS SERVERS VARIABLES BYTES: %s\n",
+                 error.what());
+    return 1;
+  }
+}
