@@ -55,6 +55,9 @@ class Channel {
   /// request asked for it.
   virtual int64_t pull(int64_t at_least, std::span<float* const> slices, bool asked) = 0;
 
+  /// Waits until such a version is there, and copies nothing.
+  virtual void wait_version(int64_t at_least) = 0;
+
   /// Where the server has its parameters; nullptr when it is on another host.
   virtual const float* parameters() const { return nullptr; }
 };

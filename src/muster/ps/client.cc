@@ -233,6 +233,10 @@ int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variable
   return version;
 }
 
+void ParameterClient::wait_version(int64_t at_least) {
+  with(0, [&](Channel& channel) { channel.wait_version(at_least); });
+}
+
 const float* ParameterClient::parameters() const {
   return servers_.size() == 1 ? servers_.front().channel->parameters() : nullptr;
 }

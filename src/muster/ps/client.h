@@ -74,7 +74,9 @@ class ParameterClient {
   /// version; with several servers all are at least this one.
   int64_t pull(int64_t at_least, std::span<float* const> variables);
 
-  /// Where the parameters are on the only server, when it is on this host; else nullptr.
+  /// Where the parameters are on the only server, when it is on this host; else nullptr. They may be read
+  /// there, when the version is there that is asked for, as long as no update can come.
+  void wait_version(int64_t at_least);
   const float* parameters() const;
 
  private:

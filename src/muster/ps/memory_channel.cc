@@ -3,11 +3,14 @@
 #include <cstring>
 
 #include "muster/base/error.h"
+#include "muster/base/stream_copy.h"
 #include "muster/net/arena.h"
 #include "muster/ps/channel.h"
 
 namespace muster {
 namespace {
+
+constexpr size_t kTooLargeForCaches = size_t{4} << 20;
 
 class MemoryChannel : public Channel {
  public:
@@ -29,6 +32,7 @@ class MemoryChannel : public Channel {
     doors_ = Arena::open(connection_.receive_descriptor(deadline));
     view_.emplace(options_.placement, options_.index, store_->at(welcome_.store));
     door_ = reinterpret_cast<Door*>(doors_->at(welcome_.door));
+    if (options_.placement.bytes(options_.index) >= kTooLargeForCaches) copy_ = stream_copy;
   }
 
   ~MemoryChannel() override {
@@ -61,8 +65,13 @@ class MemoryChannel : public Channel {
   int64_t pull(int64_t at_least, std::span<float* const> slices, bool /*asked*/) override {
     return view_->read(at_least, {*desk_, *door_, options_.patience, [this] { check(); }},
                        [&](const StoreView::Chunk& chunk, const float* data) {
-                         std::memcpy(slices[chunk.slice] + chunk.begin, data, chunk.count * sizeof(float));
+                         copy_(slices[chunk.slice] + chunk.begin, data, chunk.count * sizeof(float));
                        });
+  }
+
+  void wait_version(int64_t at_least) override {
+    view_->read(at_least, {*desk_, *door_, options_.patience, [this] { check(); }},
+                [](const StoreView::Chunk&, const float*) {});
   }
 
   const float* parameters() const override { return view_->parameters(); }
@@ -87,6 +96,9 @@ class MemoryChannel : public Channel {
   std::shared_ptr<Arena> doors_;
   std::optional<StoreView> view_;
   Door* door_ = nullptr;
+  void (*copy_)(void*, const void*, size_t) = [](void* to, const void* from, size_t bytes) {
+    std::memcpy(to, from, bytes);
+  };
 };
 
 }  // namespace

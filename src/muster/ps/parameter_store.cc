@@ -88,20 +88,30 @@ UpdateNow ParameterStore::now_of(const Update& update, const Chunk& chunk) const
           .adapt = variable.shape.size() > 1};
 }
 
-void ParameterStore::apply_at_once(const Update& update, const Chunk& chunk) const {
+// The check reads what the update has just brought into a cache.
+void ParameterStore::update_range(const Chunk& chunk, const float* gradient, const UpdateNow& now) {
+  options_.rule->apply(range_of(chunk, gradient), now);
+  if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, gradient, chunk.count)))
+    not_finite_ = chunk.slice;
+}
+
+void ParameterStore::apply_at_once(const Update& update, const Chunk& chunk) {
   const auto sources = sources_of(update, chunk);
   if (sources.empty()) return;
   const UpdateNow now = now_of(update, chunk);
-  if (sources.size() == 1 && sources.front().weight == 1)
-    return options_.rule->apply(range_of(chunk, static_cast<const float*>(sources.front().data)), now);
+  const bool as_it_is = sources.size() == 1 && sources.front().weight == 1;
   alignas(64) std::array<float, kTile> tile;
   std::vector<WeightedSource> pieces(sources.size());
   for (size_t at = 0; at < chunk.count; at += kTile) {
     const Chunk piece = {chunk.slice, chunk.begin + at, std::min(kTile, chunk.count - at), chunk.offset + at};
+    if (as_it_is) {
+      update_range(piece, static_cast<const float*>(sources.front().data) + at, now);
+      continue;
+    }
     for (size_t i = 0; i < sources.size(); ++i)
       pieces[i] = {static_cast<const float*>(sources[i].data) + at, sources[i].weight};
     add_up(DType::kFloat32, pieces, tile.data(), piece.count);
-    options_.rule->apply(range_of(piece, tile.data()), now);
+    update_range(piece, tile.data(), now);
   }
 }
 
@@ -142,6 +152,9 @@ void ParameterStore::apply_in_passes(Update update, const std::function<void(siz
     if (touched(update, chunks[i].slice))
       options_.rule->apply(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]),
                            whole[chunks[i].slice]);
+    if (options_.check_finite &&
+        !std::isfinite(sum_of_squares(DType::kFloat32, sum + chunks[i].offset, chunks[i].count)))
+      not_finite_ = chunks[i].slice;
     finish_chunk(update, i, done);
   });
 }
@@ -157,6 +170,10 @@ void ParameterStore::apply(const Update& update, const std::function<void(size_t
   }
   for (size_t i = 0; i < slices_.size(); ++i) updates_[i] += touched(update, i) ? 1 : 0;
   absorbed_.assign(slices_.size(), false);
+  if (const size_t slice = not_finite_; slice != SIZE_MAX)
+    raise<DataLoss>(
+        "the gradient of {} is infinite or not a number, in update {} (--on-nan skip would leave it out)",
+        options_.placement.variables()[slices_[slice].variable].name, update.version);
 }
 
 }  // namespace muster

@@ -11,6 +11,7 @@
 // it, with a team of others inside a call.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,7 +35,8 @@ class ParameterStore {
     const Placement& placement;
     int server = 0;
     UpdateRulePtr rule;
-    double clip_norm = 0;  ///< of the averaged gradient of this server; 0: none
+    double clip_norm = 0;       ///< of the averaged gradient of this server; 0: none
+    bool check_finite = false;  ///< apply() throws DataLoss when a gradient was not
     int threads = 1;
   };
 
@@ -61,6 +63,7 @@ class ParameterStore {
 
   /// Averages and updates. `done` is called when a chunk has the new version, by any thread of the team.
   /// Variables for which nobody has a gradient stay as they are.
+  /// With check_finite it throws afterwards, when it is known: what is then there is of no use.
   void apply(const Update& update, const std::function<void(size_t chunk)>& done);
 
   /// For checkpoints: the slots of the update rule, as the parameters lie in the view, and how often each
@@ -73,7 +76,8 @@ class ParameterStore {
   std::vector<WeightedSource> sources_of(const Update& update, const Chunk& chunk) const;
   UpdateRange range_of(const Chunk& chunk, const float* gradient) const;
   UpdateNow now_of(const Update& update, const Chunk& chunk) const;
-  void apply_at_once(const Update& update, const Chunk& chunk) const;
+  void apply_at_once(const Update& update, const Chunk& chunk);
+  void update_range(const Chunk& chunk, const float* gradient, const UpdateNow& now);
   void apply_in_passes(Update update, const std::function<void(size_t)>& done);
   void finish_chunk(const Update& update, size_t chunk, const std::function<void(size_t)>& done) const;
   bool touched(const Update& update, size_t slice) const;
@@ -83,11 +87,12 @@ class ParameterStore {
   StoreView& view_;
   const std::vector<Slice>& slices_;
   std::array<std::unique_ptr<float[]>, kMostSlots> slots_;
-  std::unique_ptr<float[]> sums_;  // when something needs it
-  std::vector<bool> absorbed_;     // slices that have something in the sums
-  std::vector<int64_t> updates_;   // of each slice
-  std::vector<double> squares_;    // of each chunk
-  std::vector<Norms> norms_;       // of each chunk, then of each slice
+  std::unique_ptr<float[]> sums_;             // when something needs it
+  std::vector<bool> absorbed_;                // slices that have something in the sums
+  std::vector<int64_t> updates_;              // of each slice
+  std::vector<double> squares_;               // of each chunk
+  std::vector<Norms> norms_;                  // of each chunk, then of each slice
+  std::atomic<size_t> not_finite_{SIZE_MAX};  // a slice whose gradient was not
   Team team_;
 };
 

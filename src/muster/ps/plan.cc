@@ -18,6 +18,7 @@ std::string ServerPlan::to_text() const {
   message.set_servers(servers);
   message.set_rule(rule);
   message.set_clip_norm(clip_norm);
+  message.set_stop_at_nan(stop_at_nan);
   message.set_wire(name_of(wire));
   message.set_workers(policy.workers);
   for (const auto& phase : policy.phases) {
@@ -48,6 +49,7 @@ ServerPlan ServerPlan::parse(const std::string& text) {
   plan.servers = message.servers();
   plan.rule = message.rule();
   plan.clip_norm = message.clip_norm();
+  plan.stop_at_nan = message.stop_at_nan();
   plan.wire = parse_dtype(message.wire());
   plan.policy.workers = message.workers();
   plan.policy.phases.clear();

@@ -19,6 +19,7 @@ struct ServerPlan {
   int servers = 1;
   std::string rule;              ///< parse_rule() reads it
   double clip_norm = 0;          ///< of averaged gradients
+  bool stop_at_nan = false;      ///< a server that is given a gradient that is not finite fails
   DType wire = DType::kFloat32;  ///< what gradients and parameters travel as between hosts
   PolicyOptions policy;
 

@@ -57,7 +57,6 @@ void RemoteWorker::detach() {
 void RemoteWorker::attach(std::unique_ptr<Stream> stream) {
   const std::lock_guard links(links_);
   stop();
-  desk_->reading.exchange(0);
   stream_ = std::move(stream);
   pull_ = -1;
   // The last reply may have been lost on its way: it goes out again if the worker still waits for it, which
@@ -102,7 +101,6 @@ void RemoteWorker::broken() {
     const std::lock_guard lock(mutex_);
     if (!gone_since_) gone_since_ = Deadline::Clock::now();
   }
-  desk_->reading.exchange(0);
   wake(desk_->bell);
   wake(options_.door.bell);
 }
@@ -160,7 +158,7 @@ void RemoteWorker::receive_request(const Frame& frame) {
   const auto request = stream_->receive_one<Request>([this] { check(); });
   if (!is_request(request)) raise<Refused>("{} sent an unknown request", options_.name);
   if (frame.number <= desk_->posted.load()) return;  // we have it already
-  if (frame.number != desk_->posted.load() + 1 || desk_->answered.load() != desk_->posted.load())
+  if (frame.number != desk_->posted.load() + 1 || copied_.load() != desk_->posted.load())
     raise<Refused>("{} sent a request out of turn", options_.name);
   const size_t which = request.push.sequence % 2;
   const bool has_data = sequences_[which] == request.push.sequence;
@@ -190,13 +188,16 @@ void RemoteWorker::send() {
 }
 
 void RemoteWorker::send_reply(uint64_t number) {
-  const Reply reply = desk_->reply;
-  const Frame frame = {.kind = Frame::Kind::kReply, .number = number, .bytes = sizeof(reply)};
+  if (copied_.load() != number) {
+    reply_ = desk_->reply;
+    copied_.exchange(number);
+  }
+  const Frame frame = {.kind = Frame::Kind::kReply, .number = number, .bytes = sizeof(reply_)};
   const std::array<iovec, 2> parts = {iovec{const_cast<Frame*>(&frame), sizeof(frame)},
-                                      iovec{const_cast<Reply*>(&reply), sizeof(reply)}};
+                                      iovec{&reply_, sizeof(reply_)}};
   stream_->send(parts, [this] { check(); });
   sent_ = number;
-  if (pull_behind_.load() == number && reply.kind != Reply::Kind::kTaken) send_parameters(reply.version);
+  if (pull_behind_.load() == number && reply_.kind != Reply::Kind::kTaken) send_parameters(reply_.version);
 }
 
 void RemoteWorker::send_parameters(int64_t at_least) {

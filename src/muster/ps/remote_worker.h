@@ -81,6 +81,8 @@ class RemoteWorker {
   std::array<uint64_t, 2> sequences_{};    // that they are of
   uint64_t taken_ = 0;                     // the last sequence that a request was about
   std::vector<std::byte> passing_;         // what does not go into a buffer as it comes
+  Reply reply_;                            // the last that went out, of the sending thread
+  std::atomic<uint64_t> copied_{0};        // and its number: the worker may ask again
   std::vector<std::byte> outgoing_;        // parameters on their way out
 
   std::unique_ptr<Stream> stream_;

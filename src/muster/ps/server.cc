@@ -68,6 +68,7 @@ class ParameterServer::Impl {
                 .server = options_.server,
                 .rule = parse_rule(options_.plan.rule),
                 .clip_norm = options_.plan.clip_norm,
+                .check_finite = options_.plan.stop_at_nan,
                 .threads = std::min(kMostThreads, cores())},
                view_),
         boot_(random_number()) {
@@ -78,7 +79,8 @@ class ParameterServer::Impl {
         (this->*body)();
       } catch (const Stopped&) {
       } catch (const std::exception& error) {
-        if (!stopping_.load()) log_error("the parameter server has failed: {}", error.what());
+        const std::lock_guard lock(mutex_);
+        progress_.failure = error.what();
       }
     };
     threads_.emplace_back(run, &Impl::work);

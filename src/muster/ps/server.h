@@ -47,7 +47,8 @@ class ParameterServer {
   struct Progress {
     int64_t step = 0;
     int64_t version = 0;
-    std::string report;  ///< of the first server: what became of each worker's gradients
+    std::string failure;  ///< why it does nothing any more
+    std::string report;   ///< of the first server: what became of each worker's gradients
   };
   Progress progress() const;
 

@@ -69,27 +69,35 @@ class StoreView {
       wait_until(reader.desk.bell, reader.patience, ready, reader.check);
     };
     wait([&] { return announced_->load() >= at_least; });
-    const int64_t version_read = hold(reader.desk);
+    const Hold hold(*this, reader);
+    const int64_t version_read = hold.version;
     for (size_t i = 0; i < chunks_.size(); ++i) {
       wait([&] { return versions_[i].load() >= version_read; });
       copy(chunks_[i], parameters_ + chunks_[i].offset);
     }
     reader.desk.reading.exchange(version_read + 1);  // nothing that was copied is read behind it
-    const bool whole = begun_->load() == version_read;
-    reader.desk.reading.exchange(0);
-    wake(reader.door.bell);
-    return whole ? std::optional(version_read) : std::nullopt;
+    return begun_->load() == version_read ? std::optional(version_read) : std::nullopt;
   }
 
  private:
-  // From now on the server waits for this reader before it changes the version that it gets.
-  int64_t hold(Desk& desk) const {
-    for (;;) {
-      const int64_t version = announced_->load();
-      desk.reading.exchange(version + 1);
-      if (announced_->load() == version) return version;
+  // While it lives, the server waits for this reader before it changes the version.
+  struct Hold {
+    Hold(const StoreView& view, const Reader& who) : reader(who) {
+      do {
+        version = view.announced_->load();
+        reader.desk.reading.exchange(version + 1);
+      } while (view.announced_->load() != version);
     }
-  }
+    ~Hold() {
+      reader.desk.reading.exchange(0);
+      wake(reader.door.bell);
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+    const Reader& reader;
+    int64_t version = 0;
+  };
 
   std::vector<Chunk> chunks_;
   std::atomic<int64_t>* begun_ = nullptr;

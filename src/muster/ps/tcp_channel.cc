@@ -111,6 +111,10 @@ class TcpChannel : public Channel {
     }
   }
 
+  void wait_version(int64_t /*at_least*/) override {
+    throw InvalidArgument("the parameters of another host can't be read in place");
+  }
+
  private:
   struct Item {
     Frame frame;

@@ -56,6 +56,7 @@ class Serving {
  private:
   std::optional<ServerPlan> wait_for_plan(int n, const std::atomic<bool>& finished) {
     while (!finished) {
+      end_job_if_failed();
       try {
         return ServerPlan::parse(job_.get(plan_key(n), kLook));
       } catch (const DeadlineExceeded&) {
@@ -86,6 +87,15 @@ class Serving {
     std::unique_ptr<ParameterServer> before;
     const std::lock_guard lock(mutex_);
     before = std::exchange(server_, std::move(made));
+  }
+
+  void end_job_if_failed() {
+    std::string failure;
+    {
+      const std::lock_guard lock(mutex_);
+      if (server_) failure = server_->progress().failure;
+    }
+    if (!failure.empty()) job_.abort(failure);
   }
 
   void say_end() {

@@ -90,14 +90,12 @@ class ServerWorkers : public WorkerGroup {
         .check = [this] { job_.check(); }});
     if (job_.is_chief()) initialise(model);
     const bool local = is_local(plan.policy);
-    return std::make_unique<ServerStrategy>(
-        ServerStrategy::Options{.client = *client_,
-                                .parameters = model.infos(),
-                                .plan = plan,
-                                .hogwild = config.hogwild,
-                                .stop_at_nan = config.on_nan == "stop" && !options.check_finite,
-                                .local = local ? options.rule : nullptr,
-                                .sync_every = config.sync_every});
+    return std::make_unique<ServerStrategy>(ServerStrategy::Options{.client = *client_,
+                                                                    .parameters = model.infos(),
+                                                                    .plan = plan,
+                                                                    .hogwild = config.hogwild,
+                                                                    .local = local ? options.rule : nullptr,
+                                                                    .sync_every = config.sync_every});
   }
 
   // Each worker has its own statistics while it trains; evaluations use the chief's.
@@ -165,6 +163,7 @@ class ServerWorkers : public WorkerGroup {
     ServerPlan plan = {.servers = job_.servers(), .clip_norm = options.clip_norm};
     for (const auto& info : model.infos()) plan.variables.push_back({info.name, info.shape});
     plan.placement = parse_placement(config.placement);
+    plan.stop_at_nan = config.on_nan == "stop" && !options.check_finite;
     if (config.wire != "same") plan.wire = parse_dtype(config.wire);
     plan.policy = {.workers = job_.workers(),
                    .phases = config.switches.empty() ? std::vector<Phase>{{0, parse_mode(config.strategy)}}

@@ -44,10 +44,16 @@ ServerStrategy::ServerStrategy(Options options)
       updates_(layout_.size(), 0),
       gradients_(layout_.size(), nullptr) {
   check_options();
+  is_exclusive_ = options_.client.parameters() != nullptr &&
+                  std::ranges::all_of(options_.plan.policy.phases,
+                                      [](const Phase& phase) { return phase.mode == Mode::kSync; });
   ask([this] { return options_.client.join(); });
-  if (options_.hogwild) {
+  if (reads_in_place()) {
     auto* in_place = const_cast<float*>(options_.client.parameters());
     memory_ = {reinterpret_cast<std::byte*>(in_place), [](std::byte*) {}};
+    const auto& slices = options_.client.placement().slices(0);
+    for (size_t i = 0; i < slices.size(); ++i)
+      MUSTER_CHECK(slices[i].offset * sizeof(float) == layout_.offset(slices[i].variable));
   } else {
     memory_ = std::static_pointer_cast<std::byte>(options_.client.allocate(layout_.bytes()));
   }
@@ -85,9 +91,6 @@ void ServerStrategy::check_options() const {
   if (!options_.hogwild) return;
   if (options_.client.parameters() == nullptr)
     throw InvalidArgument("--hogwild needs one parameter server, on the host of the workers");
-  const auto& slices = options_.client.placement().slices(0);
-  for (size_t i = 0; i < slices.size(); ++i)
-    MUSTER_CHECK(slices[i].offset * sizeof(float) == layout_.offset(i));
   if (is_local()) throw InvalidArgument("--hogwild is not for ps-local, whose workers go their own ways");
 }
 
@@ -101,12 +104,17 @@ std::string ServerStrategy::explain() const {
 }
 
 void ServerStrategy::pull() {
-  version_ = options_.hogwild ? reply_.version : options_.client.pull(reply_.version, places_);
+  version_ = reply_.version;
+  if (is_exclusive_) {
+    options_.client.wait_version(version_);
+  } else if (!options_.hogwild) {
+    version_ = options_.client.pull(version_, places_);
+  }
   if (is_local()) std::memcpy(origin_.get(), memory_.get(), layout_.bytes());
 }
 
 void ServerStrategy::refresh() {
-  if (is_local() || options_.hogwild) return;
+  if (is_local() || reads_in_place()) return;
   version_ = options_.client.pull(reply_.version, places_);
 }
 
@@ -114,17 +122,13 @@ void ServerStrategy::begin(const StepStart& start) {
   if (start.changed)
     throw InvalidArgument("with parameter servers, which parameters are trained must not change");
   start_ = start;
-  has_gradients_ = false;
   not_finite_.clear();
   std::fill(gradients_.begin(), gradients_.end(), nullptr);
 }
 
 void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held*/) {
   const auto* data = static_cast<const float*>(gradient);
-  if (data != nullptr) {
-    has_gradients_ = true;
-    check_finite(parameter, data);
-  }
+  if (data != nullptr && !options_.plan.stop_at_nan) check_finite(parameter, data);
   if (is_local()) {
     gradients_[parameter] = gradient;
   } else {
@@ -134,10 +138,6 @@ void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held
 
 void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
   if (std::isfinite(sum_of_squares(DType::kFloat32, gradient, layout_[parameter].count()))) return;
-  if (options_.stop_at_nan)
-    raise<DataLoss>(
-        "the gradient of {} is infinite or not a number, for step {} (--on-nan skip would leave it out)",
-        layout_[parameter].name, step());
   if (not_finite_.empty())
     log_warning("the gradient of {} is infinite or not a number, for step {}: it is left out",
                 layout_[parameter].name, step());

@@ -3,9 +3,10 @@
 // Training with parameter servers (room ps): this worker's gradients go to the servers, which update; then it
 // reads the new parameters. When, and together with whose, the servers decide by the mode.
 //
-// The parameters are this worker's own copy of one version; with `hogwild` they are the server's, in place.
-// In the mode ps-local this worker updates its copy itself, and sends how far it has gone every few steps, as
-// if that were a gradient.
+// The parameters are this worker's own copy of one version. With `hogwild` they are the server's, in place;
+// so they are with ps-sync and one server on this host, where an update during a step means that the step's
+// gradient comes too late and is dropped. In the mode ps-local this worker updates its copy itself, and sends
+// how far it has gone every few steps, as if that were a gradient.
 
 #include <memory>
 #include <optional>
@@ -26,9 +27,8 @@ class ServerStrategy : public Strategy {
     std::vector<ParameterInfo> parameters;  ///< float32
     ServerPlan plan;
     bool hogwild = false;
-    bool stop_at_nan = true;  ///< else such gradients are left out
-    UpdateRulePtr local;      ///< ps-local: the rule of this worker
-    int sync_every = 1;       ///< ps-local
+    UpdateRulePtr local;  ///< ps-local: the rule of this worker
+    int sync_every = 1;   ///< ps-local
   };
 
   /// Joins, and reads the parameters: waits for the chief to have given them. Throws InvalidArgument.
@@ -53,6 +53,7 @@ class ServerStrategy : public Strategy {
 
  private:
   int64_t step() const { return reply_.step + local_steps_; }
+  bool reads_in_place() const { return options_.hogwild || is_exclusive_; }
   bool is_local() const { return options_.local != nullptr; }
   void check_options() const;
   void check_finite(size_t parameter, const float* gradient);
@@ -69,10 +70,10 @@ class ServerStrategy : public Strategy {
   const ParameterLayout layout_;
   std::shared_ptr<std::byte> memory_;
   std::vector<float*> places_;  // of each parameter
+  bool is_exclusive_ = false;   // no update comes while a gradient is computed that will be used
   Reply reply_;                 // the last
   int64_t version_ = 0;         // of the parameters
   StepStart start_;
-  bool has_gradients_ = false;
   std::string not_finite_;  // the parameter whose gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 
