@@ -2,14 +2,12 @@
 // run`, as a worker or as a parameter server. Gradients lie in memory that a server of this host reads in
 // place, and a pull copies the parameters.
 
-#include <algorithm>
 #include <vector>
 
 #include "peers/ps_harness.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "muster/base/text.h"
 #include "muster/optim/rules.h"
 #include "muster/ps/client.h"
 #include "muster/ps/server.h"
@@ -25,61 +23,47 @@ using muster::bench::PsTask;
 constexpr double kRate = 1;  // so that sums are exact
 
 PsTask task_of(const Job& job, PsTask task) {
-  const auto servers = std::count_if(job.tasks().begin(), job.tasks().end(),
-                                     [](const auto& each) { return each.task.job == "ps"; });
   task.workers = job.workers();
-  task.servers = static_cast<int>(servers);
+  task.servers = job.servers();
   task.rank = job.is_server() ? job.workers() + job.task().task.value_or(0) : job.worker();
   return task;
 }
 
-muster::ServerPlan plan_of(const PsTask& task) {
+muster::ServerPlan plan_of(const PsTask& task, muster::Mode mode) {
   muster::ServerPlan plan = {.servers = task.servers,
                              .rule = muster::sgd({.lr = kRate})->to_string(),
-                             .policy = {.workers = task.workers}};
+                             .policy = {.workers = task.workers, .phases = {{0, mode}}}};
   for (size_t i = 0; i < task.variables; ++i)
     plan.variables.push_back({fmt::format("v{}", i), {static_cast<int64_t>(task.bytes / sizeof(float))}});
   return plan;
 }
 
-std::shared_ptr<muster::Endpoint> make_endpoint(const Job& job) {
-  return std::make_shared<muster::Endpoint>(muster::Endpoint::Options{.secret = job.config().secret});
-}
-
-std::string key_of(int server) {
-  return fmt::format("bench/server/{}", server);
-}
-
-muster::ServerAddress find_server(Job& job, int server) {
-  const auto words = muster::split(job.get(key_of(server)), ' ');
-  return {muster::Address::parse(words.at(0)), job.config().shared_memory ? words.at(1) : ""};
-}
-
-void run_server(Job& job, const PsTask& task) {
-  const auto endpoint = make_endpoint(job);
-  job.put(key_of(task.server()),
-          fmt::format("{} {}", endpoint->address().to_string(), endpoint->local_name()));
-  const ParameterServer server(
-      {.endpoint = endpoint,
-       .job_id = "bench",
-       .plan_id = "ps",
-       .plan = plan_of(task),
-       .server = task.server(),
-       .find_server = [&](int other, muster::Deadline) { return find_server(job, other); }});
+void run_server(Job& job, const PsTask& task, muster::Mode mode) {
+  job.announce_server();
+  const ParameterServer server({.endpoint = job.endpoint(),
+                                .job_id = "bench",
+                                .plan_id = "ps",
+                                .plan = plan_of(task, mode),
+                                .server = task.server(),
+                                .find_server = [&](int other, muster::Deadline deadline) {
+                                  return job.find_server(other, deadline);
+                                }});
   muster::bench::serve_server(task);
   job.wait_for_workers();
 }
 
 class MusterWorker : public muster::bench::PsWorker {
  public:
-  MusterWorker(Job& job, const PsTask& task)
+  MusterWorker(Job& job, const PsTask& task, muster::Mode mode)
       : task_(task),
-        client_({.endpoint = make_endpoint(job),
+        is_sync_(mode == muster::Mode::kSync),
+        client_({.endpoint = job.endpoint(),
                  .job_id = "bench",
                  .plan_id = "ps",
-                 .plan = plan_of(task),
+                 .plan = plan_of(task, mode),
                  .worker = task.rank,
-                 .find_server = [&](int server, muster::Deadline) { return find_server(job, server); },
+                 .find_server = [&](int server,
+                                    muster::Deadline deadline) { return job.find_server(server, deadline); },
                  .check = [] {}}),
         memory_(client_.allocate(task.count() * sizeof(float))),
         gradients_(static_cast<float*>(memory_.get()), task.count()),
@@ -96,13 +80,14 @@ class MusterWorker : public muster::bench::PsWorker {
 
   void step() override {
     for (size_t i = 0; i < task_.variables; ++i) client_.deliver(i, gradients_.data() + begin_of(i));
-    reply_ = client_.push({.step = reply_.step, .version = version_, .lr = kRate});
+    reply_ = client_.push(
+        {.step = reply_.step, .version = version_, .lr = is_sync_ ? kRate * task_.workers : kRate});
     pull(reply_.version);
   }
 
-  // Each push of each worker has become a version.
+  // Each push of each worker has become a version; or their average has, at a rate that makes it their sum.
   bool verify(int64_t steps) override {
-    pull(steps * task_.workers);
+    pull(is_sync_ ? steps : steps * task_.workers);
     return muster::bench::are_updated(parameters_, task_.workers, steps);
   }
 
@@ -111,6 +96,7 @@ class MusterWorker : public muster::bench::PsWorker {
   void pull(int64_t at_least) { version_ = client_.pull(at_least, places_); }
 
   const PsTask task_;
+  const bool is_sync_;
   ParameterClient client_;
   const std::shared_ptr<void> memory_;
   const std::span<float> gradients_;
@@ -128,10 +114,12 @@ int main(int argc, char** argv) {
   app.add_option("directory", told.directory, "where the driver's FIFOs are")->required();
   app.add_option("--variables", told.variables, "how many variables there are")->required();
   app.add_option("--bytes", told.bytes, "of one variable")->required();
+  std::string mode = "ps-async";
+  app.add_option("--mode", mode, "ps-async or ps-sync")->check(CLI::IsMember({"ps-async", "ps-sync"}));
   return muster::run(app, argc, argv, [&](Job& job) {
     const PsTask task = task_of(job, told);
-    if (task.is_server()) return run_server(job, task);
-    MusterWorker worker(job, task);
+    if (task.is_server()) return run_server(job, task, muster::parse_mode(mode));
+    MusterWorker worker(job, task, muster::parse_mode(mode));
     muster::bench::serve_worker(worker, task);
   });
 }

@@ -30,6 +30,9 @@ ParameterClient::ParameterClient(Options options)
     connect(i, deadline);
     servers_[i].boot = servers_[i].channel->welcome().boot;
   }
+  const auto away = [](const Server& server) { return server.channel->parameters() == nullptr; };
+  if (servers_.size() > 1 && std::all_of(servers_.begin(), servers_.end(), away))
+    team_ = std::make_unique<Team>(static_cast<int>(servers_.size()));
 }
 
 ParameterClient::~ParameterClient() = default;
@@ -217,20 +220,38 @@ void ParameterClient::leave() {
   ask_all({.kind = Request::Kind::kLeave});
 }
 
-int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variables) {
+int64_t ParameterClient::pull_from(size_t server, int64_t at_least, std::span<float* const> variables,
+                                   bool asked) {
+  auto& slices = servers_[server].slices;
+  slices.clear();
+  for (const auto& slice : placement_.slices(static_cast<int>(server)))
+    slices.push_back(variables[slice.variable] + slice.begin);
   int64_t version = at_least;
-  for (size_t server = 0; server < servers_.size(); ++server) {
-    auto& slices = servers_[server].slices;
-    slices.clear();
-    for (const auto& slice : placement_.slices(static_cast<int>(server)))
-      slices.push_back(variables[slice.variable] + slice.begin);
-    bool asked = server == 0 && std::exchange(pulled_with_reply_, false);
-    with(server, [&](Channel& channel) {
-      const int64_t found = channel.pull(at_least, slices, std::exchange(asked, false));
-      if (server == 0) version = found;
-    });
-  }
+  with(server,
+       [&](Channel& channel) { version = channel.pull(at_least, slices, std::exchange(asked, false)); });
   return version;
+}
+
+int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variables) {
+  const bool asked = std::exchange(pulled_with_reply_, false);
+  std::vector<int64_t> versions(servers_.size(), at_least);
+  std::vector<std::exception_ptr> errors(servers_.size());
+  const auto pull_one = [&](size_t server) {
+    try {
+      versions[server] = pull_from(server, at_least, variables, asked && server == 0);
+    } catch (...) {
+      errors[server] = std::current_exception();
+    }
+  };
+  if (team_) {
+    team_->run(servers_.size(), pull_one);
+  } else {
+    for (size_t server = 0; server < servers_.size(); ++server) pull_one(server);
+  }
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return versions.front();
 }
 
 void ParameterClient::wait_version(int64_t at_least) {

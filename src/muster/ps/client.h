@@ -26,6 +26,7 @@
 
 #include "muster/net/arena.h"
 #include "muster/ps/channel.h"
+#include "muster/ps/team.h"
 
 namespace muster {
 
@@ -85,6 +86,7 @@ class ParameterClient {
   void connect(size_t server, Deadline deadline);
   void reconnect(size_t server, const std::string& why);
   void repeat(size_t server);
+  int64_t pull_from(size_t server, int64_t at_least, std::span<float* const> variables, bool asked);
   Reply ask(Request request);
   void ask_all(Request request);
   const float* reachable(size_t variable, const float* data);
@@ -104,6 +106,7 @@ class ParameterClient {
   uint64_t sequence_ = 1;                           // of the next push
   std::vector<const float*> delivered_;             // of each variable, for the next push
   std::vector<std::shared_ptr<void>> substitutes_;  // for gradients that lie outside of the arena
+  std::unique_ptr<Team> team_;                      // pulls from several servers on other hosts at once
   bool pulled_with_reply_ = false;                  // the first server sends parameters behind its last reply
 };
 

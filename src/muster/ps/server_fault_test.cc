@@ -43,7 +43,7 @@ TEST_P(BreakingLinks, EveryPushCountsOnce) {
   const auto [server_count, workers, mode] = GetParam();
   const muster::testing::Setup setup = {.servers = server_count, .shared = false};
   const LogLines log;
-  ServerGroup servers(setup, plain_plan(setup, {.workers = workers, .phases = {{0, mode}}, .max_steps = 40}));
+  ServerGroup servers(setup, plain_plan(setup, {.workers = workers, .phases = {{0, mode}}, .max_steps = 24}));
   std::list<Proxy> proxies;
   std::vector<ServerAddress> addresses;
   for (int i = 0; i < server_count; ++i) {
@@ -253,6 +253,44 @@ TEST_F(LyingWorker, AWorkerOfAnotherJobIsNotWelcomed) {
   options.server_wait = 300ms;
   EXPECT_THROW(ParameterClient client(std::move(options)), DeadlineExceeded);
   expect_goes_on(0);
+}
+
+// The follower hears of the second incarnation's push before it has its gradient, and has one of the first.
+TEST(Restart, AGradientOfAnEarlierIncarnationIsNotTakenForALaterOne) {
+  constexpr muster::testing::Setup kTwo = {.servers = 2, .shared = false};
+  ServerGroup servers(kTwo, plain_plan(kTwo, {.workers = 2}));
+  Worker honest(servers.client_options(0));
+  honest.initialise(0);
+  honest.join();
+  const auto send_gradient = [&](RawWorker& worker, int server, float value) {
+    const auto& slices = honest.client().placement().slices(server);
+    for (uint32_t i = 0; i < slices.size(); ++i)
+      worker.send_slice(i, /*sequence=*/1, std::vector<float>(slices[i].count, value));
+  };
+  Hello hello = {.plan = servers.plan().fingerprint(), .worker = 1};
+  const Push push = {.sequence = 1, .lr = 1};
+  {
+    RawWorker dying(servers, hello, /*server=*/1);
+    dying.welcome();
+    send_gradient(dying, 1, 100);
+    dying.send_request(1, {.kind = Request::Kind::kData, .push = push});
+    dying.reply();
+  }
+  hello.incarnation = 1;
+  RawWorker to_first(servers, hello, 0);
+  RawWorker to_second(servers, hello, 1);
+  to_first.welcome();
+  to_second.welcome();
+  to_first.send_request(1, {.kind = Request::Kind::kJoin});
+  to_first.reply();
+  send_gradient(to_first, 0, 1);
+  to_first.send_request(2, {.kind = Request::Kind::kPush, .push = push});
+  to_first.reply();
+  send_gradient(to_second, 1, 1);
+  to_second.send_request(1, {.kind = Request::Kind::kData, .push = push});
+  to_second.reply();
+  honest.push(2);
+  EXPECT_EQ(honest.value(), -3);
 }
 
 // A worker of this host by hand.

@@ -145,9 +145,9 @@ class LogLines {
 /// link.
 class RawWorker {
  public:
-  RawWorker(const ServerGroup& servers, const Hello& hello)
+  RawWorker(const ServerGroup& servers, const Hello& hello, int server = 0)
       : endpoint_({.secret = "s"}),
-        connection_(endpoint_.connect(servers.address(0).address, worker_purpose("j", "1"), soon())) {
+        connection_(endpoint_.connect(servers.address(server).address, worker_purpose("j", "1"), soon())) {
     send(&hello, sizeof(hello));
   }
 
