@@ -58,8 +58,8 @@ class Channel {
   /// Waits until such a version is there, and copies nothing.
   virtual void wait_version(int64_t at_least) = 0;
 
-  /// Where the server has its parameters; nullptr when it is on another host.
-  virtual const float* parameters() const { return nullptr; }
+  /// Where the server has its parameters, also when it or this is gone; nullptr when it is on another host.
+  virtual std::shared_ptr<const float> parameters() const { return nullptr; }
 };
 
 /// By shared memory when the server's local name is known and it really shares, else over TCP.

@@ -258,7 +258,7 @@ void ParameterClient::wait_version(int64_t at_least) {
   with(0, [&](Channel& channel) { channel.wait_version(at_least); });
 }
 
-const float* ParameterClient::parameters() const {
+std::shared_ptr<const float> ParameterClient::parameters() const {
   return servers_.size() == 1 ? servers_.front().channel->parameters() : nullptr;
 }
 

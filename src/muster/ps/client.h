@@ -78,7 +78,7 @@ class ParameterClient {
   /// Where the parameters are on the only server, when it is on this host; else nullptr. They may be read
   /// there, when the version is there that is asked for, as long as no update can come.
   void wait_version(int64_t at_least);
-  const float* parameters() const;
+  std::shared_ptr<const float> parameters() const;
 
  private:
   template <typename Action>

@@ -74,7 +74,7 @@ class MemoryChannel : public Channel {
                 [](const StoreView::Chunk&, const float*) {});
   }
 
-  const float* parameters() const override { return view_->parameters(); }
+  std::shared_ptr<const float> parameters() const override { return {store_, view_->parameters()}; }
 
  private:
   template <typename Ready>

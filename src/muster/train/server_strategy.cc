@@ -49,8 +49,8 @@ ServerStrategy::ServerStrategy(Options options)
                                       [](const Phase& phase) { return phase.mode == Mode::kSync; });
   ask([this] { return options_.client.join(); });
   if (reads_in_place()) {
-    auto* in_place = const_cast<float*>(options_.client.parameters());
-    memory_ = {reinterpret_cast<std::byte*>(in_place), [](std::byte*) {}};
+    memory_ = std::reinterpret_pointer_cast<std::byte>(
+        std::const_pointer_cast<float>(options_.client.parameters()));
     const auto& slices = options_.client.placement().slices(0);
     for (size_t i = 0; i < slices.size(); ++i)
       MUSTER_CHECK(slices[i].offset * sizeof(float) == layout_.offset(slices[i].variable));
