@@ -97,7 +97,7 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
         return first == last;
       },
       [&] {
-        context.check([&] {
+        check(context, [&] {
           std::vector<int> missing;
           for (int i = first; i < last; ++i) {
             if (i != index_ && !here(i)) missing.push_back(peer(i).rank);
@@ -170,6 +170,14 @@ void HostGroup::wait_for_tick(const Context& context, int index, uint64_t tick) 
 void HostGroup::wait_for_all(const Context& context, uint64_t tick) {
   wait_until_here(context, 0, size(),
                   [&](int i) { return peer(i).block->ticks.load(std::memory_order_acquire) >= tick; });
+  check_whole(context);
+}
+
+void HostGroup::check_whole(const Context& context) const {
+  for (int i = 0; i < size(); ++i) {
+    if (i != index_ && peer(i).block->failed.load() != 0)
+      context.lost(peer(i).rank, "it gave up an operation");
+  }
 }
 
 std::byte* HostGroup::staging(size_t bytes) {

@@ -49,6 +49,7 @@ struct HostBlock {
   Bell bell;
   alignas(64) std::atomic<int> cpu{-1};  // where the rank last ran
   alignas(64) std::atomic<uint64_t> ticks{0};
+  std::atomic<uint32_t> failed{0};               // the rank has given up an operation: its data may be gone
   alignas(64) std::atomic<uint64_t> staging{0};  // offset of the staging buffer, once there is one
   std::array<Card, 2> cards;
   std::array<Tally, 2>
@@ -115,6 +116,13 @@ class HostGroup {
   template <typename Here>
   void wait_until_here(const Context& context, int first, int last, const Here& here);
   int note_cpu();
+
+  // Throws what context.check() throws, and lets the others know before our caller frees what they read.
+  template <typename Missing>
+  void check(const Context& context, const Missing& missing);
+
+  // What we have read is of no use when its owner had given up: throws.
+  void check_whole(const Context& context) const;
   static void leave_core(int cpu);
 
   HostMemory& memory_;
@@ -138,7 +146,18 @@ void HostGroup::share_out(const Context& context, uint32_t parts, const Work& wo
   }
   wait_until(
       mine().block->bell, patience_, [&] { return tally.done.load(std::memory_order_acquire) == parts; },
-      [&] { context.check([] { return std::vector<int>(); }); });
+      [&] { check(context, [] { return std::vector<int>(); }); });
+  check_whole(context);
+}
+
+template <typename Missing>
+void HostGroup::check(const Context& context, const Missing& missing) {
+  try {
+    context.check(missing);
+  } catch (...) {
+    mine().block->failed.exchange(1);
+    throw;
+  }
 }
 
 }  // namespace muster
