@@ -114,8 +114,7 @@ class ParameterServer::Impl {
     Desk* desk = nullptr;
     const std::byte* base = nullptr;  // of its places
     size_t capacity = 0;
-    std::shared_ptr<Arena> arena;          // on this host,
-    Connection connection;                 // whose end is the worker's; or
+    std::shared_ptr<Arena> arena;          // on this host; or
     std::shared_ptr<RemoteWorker> remote;  // on another
     uint64_t seen = 0;                     // requests
     uint64_t pushed = 0;                   // the last sequence
