@@ -36,7 +36,7 @@ RemoteWorker::RemoteWorker(Options options)
 }
 
 RemoteWorker::~RemoteWorker() {
-  detach();
+  close();
 }
 
 void RemoteWorker::stop() {
@@ -47,15 +47,26 @@ void RemoteWorker::stop() {
   stopping_ = false;
 }
 
-void RemoteWorker::detach() {
-  const std::lock_guard lock(links_);
+void RemoteWorker::drop_link() {
   stop();
   stream_.reset();
   broken();
 }
 
+void RemoteWorker::detach() {
+  const std::lock_guard lock(links_);
+  drop_link();
+}
+
+void RemoteWorker::close() {
+  const std::lock_guard lock(links_);
+  closed_ = true;
+  drop_link();
+}
+
 void RemoteWorker::attach(std::unique_ptr<Stream> stream) {
   const std::lock_guard links(links_);
+  if (closed_) return;
   stop();
   stream_ = std::move(stream);
   pull_ = -1;
@@ -161,7 +172,7 @@ void RemoteWorker::receive_request(const Frame& frame) {
   if (frame.number != desk_->posted.load() + 1 || copied_.load() != desk_->posted.load())
     raise<Refused>("{} sent a request out of turn", options_.name);
   const size_t which = request.push.sequence % 2;
-  const bool has_data = sequences_[which] == request.push.sequence;
+  const bool has_data = sequences_[which] == request.push.sequence && request.push.sequence > taken_;
   for (size_t i = 0; i < options_.slices.size(); ++i) {
     const size_t element = kFront + which * extent_ + options_.slices[i].offset;
     desk_->places()[i] = has_data && here_[which][i] ? element * sizeof(float) : 0;

@@ -11,7 +11,7 @@
 // Whatever the other side sends that it should not, ends the link, with the reason in the log. Gradients of a
 // push that has been taken already are a repetition: they are passed over.
 //
-// attach() and detach() are thread-safe.
+// attach(), detach() and close() are thread-safe.
 
 #include <array>
 #include <atomic>
@@ -52,17 +52,21 @@ class RemoteWorker {
   const std::byte* base() const { return reinterpret_cast<const std::byte*>(buffers_.data()); }
   size_t capacity() const { return buffers_.size() * sizeof(float); }
 
-  /// Goes on with a new link, after the old one if there was any.
+  /// Goes on with a new link, after the old one if there was any. Not after close(): the link is dropped.
   void attach(std::unique_ptr<Stream> stream);
 
   /// Ends the link, if there is one: nothing more comes. What has come stays.
   void detach();
+
+  /// detach() for good.
+  void close();
 
   /// Since when there has been no link.
   std::optional<Deadline::Clock::time_point> gone_since() const;
 
  private:
   void stop();
+  void drop_link();
   void start(void (RemoteWorker::*body)(), std::thread& thread);
   void receive();
   void receive_slice(const Frame& frame);
@@ -91,6 +95,7 @@ class RemoteWorker {
   std::atomic<uint64_t> sent_{0};         // replies
   std::atomic<uint64_t> pull_behind_{0};  // the request behind whose reply the parameters go
   std::mutex links_;                      // held while one is attached or detached
+  bool closed_ = false;                   // protected by links_
   mutable std::mutex mutex_;
   std::optional<Deadline::Clock::time_point> gone_since_;  // protected by mutex_
   std::thread receiver_;

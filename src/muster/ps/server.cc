@@ -30,7 +30,6 @@ using Clock = Deadline::Clock;
 constexpr auto kHandshake = 5s;
 constexpr int kWelcomers = 4;     // so that one who comes and says nothing keeps nobody out
 constexpr auto kReconnect = 1s;   // a link that breaks may come back within
-constexpr auto kReaders = 200ms;  // how long an update waits for somebody who reads
 constexpr int kMostThreads = 4;
 constexpr size_t kMostGradients =
     2;  // of a worker that wait for an order: as many as a RemoteWorker has room for
@@ -230,7 +229,7 @@ class ParameterServer::Impl {
           remote != remotes_.end() && remote->second.remote == seat->remote)
         remotes_.erase(remote);
     }
-    if (seat->remote) seat->remote->detach();
+    if (seat->remote) seat->remote->close();
     std::erase_if(waiting_to_join_, [&](int waiting) { return waiting == worker; });
     lose_in_policy(worker);
   }
@@ -262,6 +261,7 @@ class ParameterServer::Impl {
     if (!is_request(request)) raise<InvalidArgument>("it asks for what does not exist");
     switch (request.kind) {
       case Request::Kind::kInitialise:
+        if (!seat.data.empty()) raise<InvalidArgument>("it initialises with gradients that are in use");
         initialise(seat);
         seat.desk->consumed.exchange(request.push.sequence);
         return reply(seat, {.kind = Reply::Kind::kTaken});
@@ -438,16 +438,24 @@ class ParameterServer::Impl {
     for (const auto& [worker, seat] : seats_) wake(seat->desk->bell);
   }
 
-  // Of older versions; for a while: one that was stopped in the middle of it must not stop everybody.
+  // Of older versions, also of those who have come just now. Who comes later sees what was announced.
   void wait_for_readers(int64_t version) {
+    std::vector<std::shared_ptr<Seat>> arrivals;
+    {
+      const std::lock_guard lock(mutex_);
+      arrivals = arrivals_;
+    }
+    const auto reads = [version](const Seat& seat) {
+      const int64_t reading = seat.desk->reading.load();
+      return reading != 0 && reading <= version;
+    };
     const auto nobody_reads = [&] {
-      return std::none_of(seats_.begin(), seats_.end(), [&](const auto& entry) {
-        const int64_t reading = entry.second->desk->reading.load();
-        return reading != 0 && reading <= version;
-      });
+      return std::none_of(seats_.begin(), seats_.end(),
+                          [&](const auto& entry) { return reads(*entry.second); }) &&
+             std::none_of(arrivals.begin(), arrivals.end(), [&](const auto& seat) { return reads(*seat); });
     };
     if (nobody_reads()) return;
-    const auto until = Clock::now() + kReaders;
+    const auto until = Clock::now() + options_.reader_patience;
     wait_until(
         door_.bell, patience_, [&] { return nobody_reads() || Clock::now() > until || stopping_.load(); },
         [] {});
@@ -569,23 +577,20 @@ class ParameterServer::Impl {
     for (uint32_t i = 1; i < hello.sockets; ++i)
       connections.push_back(options_.endpoint->accept(
           more_purpose(options_.job_id, options_.plan_id, hello, i), deadline, [this] { check(); }));
-    remote->attach(std::make_unique<Stream>(std::move(connections), options_.encrypted));
-    if (again) {
+    if (!again) {
+      auto seat = std::make_shared<Seat>(Seat{.worker = hello.worker,
+                                              .incarnation = hello.incarnation,
+                                              .desk = &remote->desk(),
+                                              .base = remote->base(),
+                                              .capacity = remote->capacity(),
+                                              .remote = remote});
       const std::lock_guard lock(mutex_);
-      const auto found = remotes_.find(hello.worker);
-      if (found == remotes_.end() || found->second.remote != remote) remote->detach();  // it was too late
-      return;
+      remotes_[hello.worker] = {remote, hello.incarnation};
+      arrivals_.push_back(std::move(seat));
+      ring();
     }
-    auto seat = std::make_shared<Seat>(Seat{.worker = hello.worker,
-                                            .incarnation = hello.incarnation,
-                                            .desk = &remote->desk(),
-                                            .base = remote->base(),
-                                            .capacity = remote->capacity(),
-                                            .remote = remote});
-    const std::lock_guard lock(mutex_);
-    remotes_[hello.worker] = {remote, hello.incarnation};
-    arrivals_.push_back(std::move(seat));
-    ring();
+    // Only now: it reads as soon as it is attached, and an update waits for those it knows of.
+    remote->attach(std::make_unique<Stream>(std::move(connections), options_.encrypted));
   }
 
   // Notices the end of workers on this host.

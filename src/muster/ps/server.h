@@ -33,6 +33,9 @@ class ParameterServer {
     ServerPlan plan;
     int server = 0;
     bool encrypted = false;  ///< the endpoint's links between hosts are
+    /// How long an update waits for somebody who reads: one that was stopped in the middle of it must not
+    /// stop everybody.
+    std::chrono::milliseconds reader_patience{200};
     /// For the first server: where another is.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
   };

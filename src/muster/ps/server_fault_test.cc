@@ -315,7 +315,7 @@ struct Stopped {
 };
 
 TEST(StoppedReader, HoldsUpTheOthersForAWhileOnly) {
-  const muster::testing::Setup setup = {.servers = 1, .shared = true};
+  const muster::testing::Setup setup = {.servers = 1, .shared = true, .reader_patience = 50ms};
   ServerGroup servers(setup, plain_plan(setup, {.workers = 2}));
   Worker worker(servers.client_options(0));
   worker.initialise(0);

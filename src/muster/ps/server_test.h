@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 struct Setup {
   int servers = 1;
   bool shared = true;
+  std::chrono::milliseconds reader_patience{30000};  ///< so that a slow machine does not decide
 };
 
 inline void PrintTo(const Setup& setup, std::ostream* out) {
@@ -52,6 +53,7 @@ class ServerGroup {
                                  .plan_id = "1",
                                  .plan = plan_,
                                  .server = index,
+                                 .reader_patience = setup_.reader_patience,
                                  .find_server = [this](int server, Deadline) { return address(server); }});
   }
 
