@@ -28,8 +28,8 @@ using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
 constexpr auto kHandshake = 5s;
-constexpr int kWelcomers = 4;     // so that one who comes and says nothing keeps nobody out
-constexpr auto kReconnect = 1s;   // a link that breaks may come back within
+constexpr int kWelcomers = 4;    // so that one who comes and says nothing keeps nobody out
+constexpr auto kReconnect = 1s;  // a link that breaks may come back within
 constexpr int kMostThreads = 4;
 constexpr size_t kMostGradients =
     2;  // of a worker that wait for an order: as many as a RemoteWorker has room for
