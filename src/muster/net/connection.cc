@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +24,7 @@ namespace muster {
 namespace {
 
 constexpr auto kCheckEvery = std::chrono::milliseconds(50);
+constexpr size_t kMostParts = IOV_MAX;
 
 [[noreturn]] void lost(const std::string& peer, int error) {
   raise<PeerLost>("the connection to {} broke: {}", peer,
@@ -50,6 +52,7 @@ Connection::~Connection() {
 }
 
 size_t Connection::try_send(std::span<const iovec> parts) {
+  parts = parts.first(std::min(parts.size(), kMostParts));
   if (session_ == nullptr) {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
@@ -77,6 +80,7 @@ size_t Connection::try_send(std::span<const iovec> parts) {
 }
 
 size_t Connection::try_receive(std::span<const iovec> parts) {
+  parts = parts.first(std::min(parts.size(), kMostParts));
   if (session_ == nullptr) {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
@@ -175,6 +179,22 @@ int Connection::receive_descriptor(Deadline deadline) {
     if (received == 0 || !would_block(errno)) lost(peer(), received == 0 ? 0 : errno);
     wait(POLLIN, deadline, {}, "receiving from");
   }
+}
+
+bool Connection::is_on_this_host() const {
+  sockaddr_storage ours{};
+  sockaddr_storage theirs{};
+  socklen_t size = sizeof(ours);
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&ours), &size) != 0) return false;
+  size = sizeof(theirs);
+  if (getpeername(fd_, reinterpret_cast<sockaddr*>(&theirs), &size) != 0) return false;
+  if (ours.ss_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in&>(ours).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(theirs).sin_addr.s_addr;
+  if (ours.ss_family == AF_INET6)
+    return memcmp(&reinterpret_cast<const sockaddr_in6&>(ours).sin6_addr,
+                  &reinterpret_cast<const sockaddr_in6&>(theirs).sin6_addr, sizeof(in6_addr)) == 0;
+  return ours.ss_family == AF_UNIX;
 }
 
 std::string Connection::peer() const {

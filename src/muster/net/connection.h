@@ -45,6 +45,9 @@ class Connection {
 
   std::string peer() const;  ///< "10.0.0.7:4711", for messages
 
+  /// Whether the peer has the address that we have: nothing between us is slower than memory.
+  bool is_on_this_host() const;
+
  private:
   void wait(short events, Deadline deadline, const std::function<void()>& check, const char* what);
 

@@ -31,14 +31,16 @@ constexpr size_t kProof = 32;
 constexpr size_t kLongestPurpose = 1000;
 constexpr size_t kMostGuests = 1024;
 constexpr auto kPatienceWithGuests = 5s;
-constexpr auto kUserTimeout = 20s;  // data that nobody acknowledges for so long breaks a connection
+constexpr int kLocalBuffer = 256 * 1024;  // so that what travels inside a host stays in a cache
+constexpr auto kUserTimeout = 20s;        // data that nobody acknowledges for so long breaks a connection
 
 std::string challenge(const char* role, const std::string& connecting, const std::string& accepting,
                       const std::string& purpose) {
   return fmt::format("{}|{}|{}|{}", role, connecting, accepting, purpose);
 }
 
-void tune(int fd) {
+void tune(const Connection& connection) {
+  const int fd = connection.fd();
   const int on = 1;
   const int timeout = static_cast<int>(std::chrono::milliseconds(kUserTimeout).count());
   const int idle = 5;
@@ -47,6 +49,8 @@ void tune(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
+  if (connection.is_on_this_host())
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kLocalBuffer, sizeof(kLocalBuffer));
 }
 
 sockaddr_un local_address(const std::string& name, socklen_t& size) {
@@ -192,9 +196,9 @@ void Endpoint::admit(int listener, std::list<Guest>& guests) {
       }
       return;
     }
-    if (listener == tcp_) tune(fd);
     Guest& guest = guests.emplace_back();
     guest.connection = Connection(fd, listener == tcp_ && tls_ ? tls_->start(fd, true) : nullptr);
+    if (listener == tcp_) tune(guest.connection);
     guest.peer = guest.connection.peer();
     guest.nonce = random_bytes(kNonce);
     if (guests.size() > kMostGuests) {
@@ -241,9 +245,10 @@ bool Endpoint::advance(Guest& guest) {
   return false;
 }
 
-Connection Endpoint::introduce(int fd, bool encrypted, const std::string& purpose, Deadline deadline) {
+Connection Endpoint::introduce(int fd, bool over_tcp, const std::string& purpose, Deadline deadline) {
   MUSTER_CHECK(purpose.size() <= kLongestPurpose);
-  Connection connection(fd, encrypted && tls_ ? tls_->start(fd, false) : nullptr);
+  Connection connection(fd, over_tcp && tls_ ? tls_->start(fd, false) : nullptr);
+  if (over_tcp) tune(connection);
   const std::string peer = connection.peer();
   const std::string nonce = random_bytes(kNonce);
   std::string greeting = std::string(kMagic) + nonce;
@@ -273,7 +278,6 @@ Connection Endpoint::connect(const Address& address, const std::string& purpose,
   const Resolved resolved(address, /*passive=*/false);
   const int fd = socket(resolved.list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) raise<SystemError>("no socket: {}", describe_errno(errno));
-  tune(fd);
   try {
     if (::connect(fd, resolved.list->ai_addr, resolved.list->ai_addrlen) != 0 && errno != EINPROGRESS)
       raise<PeerLost>("{} can't be reached: {}", address.to_string(), describe_errno(errno));
@@ -282,7 +286,7 @@ Connection Endpoint::connect(const Address& address, const std::string& purpose,
     close(fd);
     throw;
   }
-  return introduce(fd, /*encrypted=*/true, purpose, deadline);
+  return introduce(fd, /*over_tcp=*/true, purpose, deadline);
 }
 
 Connection Endpoint::connect_local(const std::string& local_name, const std::string& purpose,
@@ -300,7 +304,7 @@ Connection Endpoint::connect_local(const std::string& local_name, const std::str
     close(fd);
     raise<PeerLost>("a task on this host can't be reached: {}", describe_errno(error));
   }
-  return introduce(fd, /*encrypted=*/false, purpose, deadline);
+  return introduce(fd, /*over_tcp=*/false, purpose, deadline);
 }
 
 Connection Endpoint::accept(const std::string& purpose, Deadline deadline,

@@ -74,7 +74,7 @@ class Endpoint {
   template <typename Find>
   std::pair<std::string, Connection> wait_for(const Find& find, const std::string& purpose, Deadline deadline,
                                               const std::function<void()>& check);
-  Connection introduce(int fd, bool encrypted, const std::string& purpose, Deadline deadline);
+  Connection introduce(int fd, bool over_tcp, const std::string& purpose, Deadline deadline);
 
   const Secret secret_;
   std::unique_ptr<TlsContext> tls_;

@@ -43,6 +43,7 @@ class TcpLink : public Link {
   size_t try_receive(std::span<const iovec> parts) override;
   int send_fd() const override { return connections_[sending_.index].fd(); }
   int receive_fd() const override { return connections_[receiving_.index].fd(); }
+  bool is_on_this_host() const { return connections_.front().is_on_this_host(); }
 
  private:
   struct Cursor {

@@ -25,6 +25,67 @@ std::shared_ptr<Desk> make_desk(size_t slices) {
 
 constexpr size_t kFront = 16;  // elements: nothing is at place 0
 
+// Parameters on their way out, while they are read. The link takes them from where they are; what it does not
+// take at once is copied, so that nobody who wants to change them waits for a slow network.
+class Outgoing {
+ public:
+  /// Copies go to `copies`, which outlives this.
+  Outgoing(const RemoteWorker::Options& options, Stream& stream, std::vector<std::byte>& copies)
+      : wire_(options.wire), stream_(stream), copies_(copies) {
+    for (const auto& slice : options.slices) total_ += slice.count * size_of(wire_);
+    copies_.resize(total_);
+  }
+
+  size_t total() const { return total_; }
+
+  void add(const float* data, size_t count) {
+    const size_t bytes = count * size_of(wire_);
+    void* place = const_cast<float*>(data);
+    if (wire_ != DType::kFloat32) {
+      place = copies_.data() + added_;
+      convert(DType::kFloat32, data, wire_, place, count);
+    }
+    parts_.push_back({place, bytes});
+    added_ += bytes;
+    untried_ += bytes;
+    if (untried_ >= kEnough || parts_.size() == kMostParts || added_ == total_) send_some();
+  }
+
+  /// What has been added; what does not go is kept.
+  void send_some() {
+    sent_ += stream_.send_some(parts_);
+    untried_ = 0;
+    for (size_t end = added_; end > sent_; parts_.pop_back()) {
+      const size_t begin = end - parts_.back().iov_len;
+      const size_t kept = std::max(begin, sent_);
+      const auto* from = static_cast<const std::byte*>(parts_.back().iov_base) + (kept - begin);
+      std::byte* to = copies_.data() + kept;
+      if (from != to) std::memcpy(to, from, end - kept);
+      end = begin;
+    }
+    parts_.clear();
+    if (sent_ < added_) parts_.push_back({copies_.data() + sent_, added_ - sent_});
+  }
+
+  void finish(const Frame& tail, const Stream::Check& check) {
+    parts_.push_back({const_cast<Frame*>(&tail), sizeof(tail)});
+    stream_.send(parts_, check);
+  }
+
+ private:
+  static constexpr size_t kEnough = size_t{512} * 1024;  // bytes that are worth a call of the system
+  static constexpr size_t kMostParts = 256;
+
+  const DType wire_;
+  Stream& stream_;
+  std::vector<std::byte>& copies_;
+  size_t total_ = 0;
+  size_t added_ = 0;
+  size_t sent_ = 0;
+  size_t untried_ = 0;        // of what was added
+  std::vector<iovec> parts_;  // what was added and has not gone
+};
+
 }  // namespace
 
 RemoteWorker::RemoteWorker(Options options)
@@ -212,37 +273,17 @@ void RemoteWorker::send_reply(uint64_t number) {
 }
 
 void RemoteWorker::send_parameters(int64_t at_least) {
-  const size_t width = size_of(options_.wire);
-  size_t total = 0;
-  for (const auto& slice : options_.slices) total += slice.count * width;
-  outgoing_.resize(total);
   const auto checks = [this] { check(); };
   for (;;) {
-    const Frame head = {.kind = Frame::Kind::kParameters, .bytes = total};
-    stream_->send_one(head, checks);
-    size_t copied = 0;
-    size_t gone = 0;
-    const auto push_on = [&] {
-      const iovec part = {outgoing_.data() + gone, copied - gone};
-      if (copied > gone) gone += stream_->try_send({&part, 1});
-    };
+    Outgoing outgoing(options_, *stream_, copies_);
+    stream_->send_one(Frame{.kind = Frame::Kind::kParameters, .bytes = outgoing.total()}, checks);
     const auto version = options_.view.try_read(
-        at_least, {*desk_, options_.door, options_.patience, checks},
-        [&](const StoreView::Chunk& chunk, const float* data) {
-          if (width == sizeof(float)) {
-            std::memcpy(outgoing_.data() + copied, data, chunk.count * width);
-          } else {
-            convert(DType::kFloat32, data, options_.wire, outgoing_.data() + copied, chunk.count);
-          }
-          copied += chunk.count * width;
-          push_on();
-        });
-    const Frame tail = {.kind = Frame::Kind::kWhole,
-                        .index = version.has_value() ? 1U : 0U,
-                        .number = static_cast<uint64_t>(version.value_or(0))};
-    const std::array<iovec, 2> parts = {iovec{outgoing_.data() + gone, total - gone},
-                                        iovec{const_cast<Frame*>(&tail), sizeof(tail)}};
-    stream_->send(parts, checks);
+        at_least, {*desk_, options_.door, options_.patience, checks, [&] { outgoing.send_some(); }},
+        [&](const StoreView::Chunk& chunk, const float* data) { outgoing.add(data, chunk.count); });
+    outgoing.finish({.kind = Frame::Kind::kWhole,
+                     .index = version.has_value() ? 1U : 0U,
+                     .number = static_cast<uint64_t>(version.value_or(0))},
+                    checks);
     if (version) return;
   }
 }

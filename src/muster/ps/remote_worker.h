@@ -4,8 +4,8 @@
 // carries what is said there over a link. The server treats it like a worker of its own host.
 //
 // One thread receives: gradients go into one of two buffers, in turn, from which the server uses them.
-// Another sends: replies, and parameters, which it copies as the server makes them and sends from the copy,
-// so that a slow network holds up nobody. The link may break and another be attached: what was received
+// Another sends: replies, and parameters as the server makes them; what does not go out at once it copies, so
+// that a slow network holds up nobody. The link may break and another be attached: what was received
 // stays.
 //
 // Whatever the other side sends that it should not, ends the link, with the reason in the log. Gradients of a
@@ -87,7 +87,7 @@ class RemoteWorker {
   std::vector<std::byte> passing_;         // what does not go into a buffer as it comes
   Reply reply_;                            // the last that went out, of the sending thread
   std::atomic<uint64_t> copied_{0};        // and its number: the worker may ask again
-  std::vector<std::byte> outgoing_;        // parameters on their way out
+  std::vector<std::byte> copies_;          // of parameters that do not go out at once
 
   std::unique_ptr<Stream> stream_;
   std::atomic<bool> stopping_{false};

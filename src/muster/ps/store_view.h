@@ -50,7 +50,8 @@ class StoreView {
     Desk& desk;
     Door& door;
     Patience patience;
-    std::function<void()> check;  ///< called now and then while waiting; may throw
+    std::function<void()> check;                ///< called now and then while waiting; may throw
+    std::function<void()> before_waiting = {};  ///< called when the next chunk is not there yet
   };
 
   /// Gives one whole version, not below `at_least`, to `copy`, chunk by chunk; once more from the start when
@@ -72,7 +73,11 @@ class StoreView {
     const Hold hold(*this, reader);
     const int64_t version_read = hold.version;
     for (size_t i = 0; i < chunks_.size(); ++i) {
-      wait([&] { return versions_[i].load() >= version_read; });
+      const auto is_there = [&] { return versions_[i].load() >= version_read; };
+      if (!is_there()) {
+        if (reader.before_waiting) reader.before_waiting();
+        wait(is_there);
+      }
       copy(chunks_[i], parameters_ + chunks_[i].offset);
     }
     reader.desk.reading.exchange(version_read + 1);  // nothing that was copied is read behind it

@@ -1,4 +1,3 @@
-#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -15,7 +14,11 @@ namespace {
 
 struct Stopped {};
 
-// What goes out, goes out by a thread of its own, so that gradients travel while backward goes on.
+constexpr size_t kMostAtOnce = 256;  // what one call of the system sends
+constexpr size_t kManyBytes = size_t{1} << 20;
+
+// What goes out, goes out by a thread of its own, so that gradients travel while backward goes on. Who waits
+// for an answer helps with what has not gone yet.
 class TcpChannel : public Channel {
  public:
   TcpChannel(const ChannelOptions& options, Deadline deadline)
@@ -68,6 +71,7 @@ class TcpChannel : public Channel {
   }
 
   Reply wait_reply(uint64_t number) override {
+    flush();
     for (;;) {
       const auto frame = stream_->receive_one<Frame>([this] { check(); });
       if (frame.kind == Frame::Kind::kParameters || frame.kind == Frame::Kind::kWhole) {
@@ -82,18 +86,12 @@ class TcpChannel : public Channel {
   }
 
   // What has gone out is the server's.
-  void wait_consumed(uint64_t /*sequence*/) override {
-    std::unique_lock lock(mutex_);
-    while (!queue_.empty() || busy_) {
-      changed_.wait_for(lock, std::chrono::milliseconds(50));
-      if (error_) std::rethrow_exception(error_);
-      options_.check();
-    }
-  }
+  void wait_consumed(uint64_t /*sequence*/) override { flush(); }
 
   int64_t pull(int64_t at_least, std::span<float* const> slices, bool asked) override {
     if (!asked)
       add({.frame = {.kind = Frame::Kind::kPull, .number = static_cast<uint64_t>(at_least), .bytes = 0}});
+    flush();
     for (;;) {
       const auto head = stream_->receive_one<Frame>([this] { check(); });
       if (head.kind == Frame::Kind::kReply) {
@@ -104,7 +102,7 @@ class TcpChannel : public Channel {
       for (const auto& slice : slices_) bytes += slice.count * size_of(options_.plan.wire);
       if (head.kind != Frame::Kind::kParameters || head.bytes != bytes)
         raise<DataLoss>("parameter server {} sent something else than parameters", options_.index);
-      for (size_t i = 0; i < slices_.size(); ++i) receive_slice(slices[i], slices_[i].count);
+      receive_slices(slices);
       const auto tail = stream_->receive_one<Frame>([this] { check(); });
       const auto version = static_cast<int64_t>(tail.number);
       if (tail.kind == Frame::Kind::kWhole && tail.index == 1 && version >= at_least) return version;
@@ -128,13 +126,21 @@ class TcpChannel : public Channel {
     stream_->receive({&part, 1}, [this] { check(); });
   }
 
-  void receive_slice(float* destination, size_t count) {
-    const bool is_narrow = options_.plan.wire != DType::kFloat32;
-    const size_t bytes = count * size_of(options_.plan.wire);
-    if (is_narrow) incoming_.resize(std::max(incoming_.size(), bytes));
-    const iovec part = {is_narrow ? static_cast<void*>(incoming_.data()) : destination, bytes};
-    stream_->receive({&part, 1}, [this] { check(); });
-    if (is_narrow) convert(options_.plan.wire, incoming_.data(), DType::kFloat32, destination, count);
+  void receive_slices(std::span<float* const> slices) {
+    const DType wire = options_.plan.wire;
+    if (wire == DType::kFloat32) {
+      std::vector<iovec> parts;
+      for (size_t i = 0; i < slices.size(); ++i)
+        parts.push_back({slices[i], slices_[i].count * sizeof(float)});
+      return stream_->receive(parts, [this] { check(); });
+    }
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const size_t bytes = slices_[i].count * size_of(wire);
+      incoming_.resize(std::max(incoming_.size(), bytes));
+      const iovec part = {incoming_.data(), bytes};
+      stream_->receive({&part, 1}, [this] { check(); });
+      convert(wire, incoming_.data(), DType::kFloat32, slices[i], slices_[i].count);
+    }
   }
 
   void check() {
@@ -152,42 +158,69 @@ class TcpChannel : public Channel {
     changed_.notify_all();
   }
 
-  void send_all() {
+  void flush() {
     std::unique_lock lock(mutex_);
-    try {
-      for (;;) {
-        changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-        if (stopping_) return;
-        const Item item = queue_.front();
-        queue_.pop_front();
-        busy_ = true;
-        lock.unlock();
-        send(item);
-        lock.lock();
-        busy_ = false;
-        changed_.notify_all();
+    for (;;) {
+      if (error_) std::rethrow_exception(error_);
+      if (queue_.empty() && !busy_) return;
+      if (!busy_) {
+        send_some(lock);
+      } else {
+        changed_.wait_for(lock, std::chrono::milliseconds(50));
+        options_.check();
       }
-    } catch (const Stopped&) {
-    } catch (...) {
-      if (!lock.owns_lock()) lock.lock();
-      error_ = std::current_exception();
-      changed_.notify_all();
     }
   }
 
-  void send(const Item& item) {
-    const void* payload = &item.request;
-    if (item.data != nullptr) {
-      payload = item.data;
-      if (options_.plan.wire != DType::kFloat32) {
-        outgoing_.resize(std::max<size_t>(outgoing_.size(), item.frame.bytes));
-        convert(DType::kFloat32, item.data, options_.plan.wire, outgoing_.data(),
-                slices_[item.frame.index].count);
-        payload = outgoing_.data();
-      }
+  void send_all() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || error_ || (!queue_.empty() && !busy_); });
+      if (stopping_ || error_) return;
+      send_some(lock);
     }
-    const std::array<iovec, 2> parts = {iovec{const_cast<Frame*>(&item.frame), sizeof(Frame)},
-                                        iovec{const_cast<void*>(payload), item.frame.bytes}};
+  }
+
+  // The first of the queue, many small ones at once.
+  void send_some(std::unique_lock<std::mutex>& lock) {
+    size_t bytes = 0;
+    batch_.clear();
+    while (!queue_.empty() && batch_.size() < kMostAtOnce && bytes < kManyBytes) {
+      bytes += queue_.front().frame.bytes;
+      batch_.push_back(queue_.front());
+      queue_.pop_front();
+    }
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      send_batch(bytes);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    busy_ = false;
+    error_ = error;
+    changed_.notify_all();
+  }
+
+  void send_batch(size_t bytes) {
+    const bool is_narrow = options_.plan.wire != DType::kFloat32;
+    if (is_narrow) outgoing_.resize(std::max(outgoing_.size(), bytes));
+    size_t converted = 0;
+    std::vector<iovec> parts;
+    for (auto& item : batch_) {
+      void* payload = &item.request;
+      if (item.data != nullptr && is_narrow) {
+        payload = outgoing_.data() + converted;
+        convert(DType::kFloat32, item.data, options_.plan.wire, payload, slices_[item.frame.index].count);
+        converted += item.frame.bytes;
+      } else if (item.data != nullptr) {
+        payload = const_cast<float*>(item.data);
+      }
+      parts.push_back({&item.frame, sizeof(Frame)});
+      parts.push_back({payload, item.frame.bytes});
+    }
     stream_->send(parts, [this] {
       const std::lock_guard lock(mutex_);
       if (stopping_) throw Stopped{};
@@ -199,14 +232,15 @@ class TcpChannel : public Channel {
   Welcome welcome_;
   std::unique_ptr<Stream> stream_;
   std::vector<std::byte> incoming_;
-  std::vector<std::byte> outgoing_;  // of the sender
+  std::vector<Item> batch_;          // of who sends, as is:
+  std::vector<std::byte> outgoing_;  // gradients in the type of the wire
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;  // protected by mutex_, as all that follows
-  bool busy_ = false;       // the sender has something that is not in the queue any more
+  bool busy_ = false;       // somebody sends what is not in the queue any more
   bool stopping_ = false;
-  std::exception_ptr error_;  // of the sender
+  std::exception_ptr error_;  // of whoever sent
   std::thread sender_;
 };
 

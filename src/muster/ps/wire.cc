@@ -2,7 +2,9 @@
 
 #include <poll.h>
 
-#include <array>
+#include <algorithm>
+#include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -14,6 +16,49 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kLongestReason = 4096;
+constexpr size_t kAhead = size_t{64} * 1024;
+constexpr int kYields = 200;  // outlast what a peer that is running needs to go on
+
+// What is left of parts that go or come bit by bit.
+class Rest {
+ public:
+  explicit Rest(std::span<const iovec> parts) : parts_(parts.begin(), parts.end()) { drop(0); }
+
+  bool empty() const { return first_ == parts_.size(); }
+  std::span<const iovec> parts() const { return std::span(parts_).subspan(first_); }
+  void add(const iovec& part) { parts_.push_back(part); }
+
+  void drop(size_t bytes) {
+    while (!empty() && bytes >= parts_[first_].iov_len) bytes -= parts_[first_++].iov_len;
+    if (bytes == 0) return;
+    parts_[first_].iov_base = static_cast<std::byte*>(parts_[first_].iov_base) + bytes;
+    parts_[first_].iov_len -= bytes;
+  }
+
+ private:
+  std::vector<iovec> parts_;
+  size_t first_ = 0;
+};
+
+// For a peer on this host it yields at first: the peer may need this very core.
+class Waiting {
+ public:
+  explicit Waiting(int yields) : yields_(yields), left_(yields) {}
+
+  void begin_anew() { left_ = yields_; }
+
+  void wait(int fd, short events, const Stream::Check& check) {
+    if (left_-- > 0) return std::this_thread::yield();
+    pollfd entry = {.fd = fd, .events = events, .revents = 0};
+    poll(&entry, 1, 50);
+    check();
+    left_ = 0;
+  }
+
+ private:
+  const int yields_;
+  int left_;
+};
 
 }  // namespace
 
@@ -49,7 +94,10 @@ Welcome receive_welcome(Connection& connection, Deadline deadline) {
 }
 
 Stream::Stream(std::vector<Connection> connections, bool encrypted)
-    : link_(std::move(connections)), encrypted_(encrypted) {}
+    : link_(std::move(connections)),
+      encrypted_(encrypted),
+      yields_(link_.is_on_this_host() ? kYields : 0),
+      ahead_(kAhead) {}
 
 size_t Stream::try_send(std::span<const iovec> parts) {
   std::unique_lock lock(mutex_, std::defer_lock);
@@ -57,38 +105,55 @@ size_t Stream::try_send(std::span<const iovec> parts) {
   return link_.try_send(parts);
 }
 
-template <typename Transfer>
-void Stream::transfer_all(std::span<const iovec> parts, short events, const Check& check,
-                          const Transfer& transfer) {
-  std::vector<iovec> left(parts.begin(), parts.end());
-  size_t first = 0;
-  while (first < left.size()) {
-    size_t moved = transfer(std::span(left).subspan(first));
-    if (moved == 0 && left[first].iov_len > 0) {
-      pollfd entry = {
-          .fd = events == POLLIN ? link_.receive_fd() : link_.send_fd(), .events = events, .revents = 0};
-      poll(&entry, 1, 50);
-      check();
-      continue;
-    }
-    while (first < left.size() && moved >= left[first].iov_len) moved -= left[first++].iov_len;
-    if (moved > 0) {
-      left[first].iov_base = static_cast<std::byte*>(left[first].iov_base) + moved;
-      left[first].iov_len -= moved;
-    }
-  }
+size_t Stream::try_receive(std::span<const iovec> parts) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (encrypted_) lock.lock();
+  return link_.try_receive(parts);
 }
 
 void Stream::send(std::span<const iovec> parts, const Check& check) {
-  transfer_all(parts, POLLOUT, check, [this](std::span<const iovec> left) { return try_send(left); });
+  Waiting waiting(yields_);
+  for (Rest rest(parts); !rest.empty();) {
+    const size_t moved = try_send(rest.parts());
+    rest.drop(moved);
+    if (moved == 0) waiting.wait(link_.send_fd(), POLLOUT, check);
+    if (moved > 0) waiting.begin_anew();
+  }
+}
+
+size_t Stream::send_some(std::span<const iovec> parts) {
+  Rest rest(parts);
+  size_t sent = 0;
+  for (int yields = 0; !rest.empty() && yields <= yields_; ++yields) {
+    if (yields > 0) std::this_thread::yield();
+    const size_t moved = try_send(rest.parts());
+    rest.drop(moved);
+    sent += moved;
+    if (moved > 0) yields = 0;
+  }
+  return sent;
 }
 
 void Stream::receive(std::span<const iovec> parts, const Check& check) {
-  transfer_all(parts, POLLIN, check, [this](std::span<const iovec> left) {
-    std::unique_lock lock(mutex_, std::defer_lock);
-    if (encrypted_) lock.lock();
-    return link_.try_receive(left);
-  });
+  Rest rest(parts);
+  while (!rest.empty() && taken_ < read_) {
+    const iovec& part = rest.parts().front();
+    const size_t bytes = std::min(part.iov_len, read_ - taken_);
+    std::memcpy(part.iov_base, ahead_.data() + taken_, bytes);
+    taken_ += bytes;
+    rest.drop(bytes);
+  }
+  if (rest.empty()) return;
+  rest.add({ahead_.data(), ahead_.size()});
+  Waiting waiting(yields_);
+  while (rest.parts().size() > 1) {
+    const size_t moved = try_receive(rest.parts());
+    rest.drop(moved);
+    if (moved == 0) waiting.wait(link_.receive_fd(), POLLIN, check);
+    if (moved > 0) waiting.begin_anew();
+  }
+  taken_ = 0;
+  read_ = rest.empty() ? ahead_.size() : ahead_.size() - rest.parts().front().iov_len;
 }
 
 }  // namespace muster

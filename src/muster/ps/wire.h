@@ -65,7 +65,8 @@ void refuse(Connection& connection, const std::string& reason);
 /// Reads a Welcome. Throws Refused with the reason.
 Welcome receive_welcome(Connection& connection, Deadline deadline);
 
-/// A link whose sends and receives wait. One thread may send while another receives.
+/// A link whose sends and receives wait. One thread may send while another receives. Small pieces are read
+/// ahead, so that many of them cost one call of the system.
 class Stream {
  public:
   Stream(std::vector<Connection> connections, bool encrypted);
@@ -73,7 +74,9 @@ class Stream {
   using Check = std::function<void()>;  ///< called now and then while waiting; may throw
   void send(std::span<const iovec> parts, const Check& check);
   void receive(std::span<const iovec> parts, const Check& check);
-  size_t try_send(std::span<const iovec> parts);
+
+  /// As much as goes at once; to a peer on this host, as long as it is quick to take it. Gives the bytes.
+  size_t send_some(std::span<const iovec> parts);
 
   template <typename T>
   void send_one(const T& value, const Check& check) {
@@ -89,12 +92,16 @@ class Stream {
   }
 
  private:
-  template <typename Transfer>
-  void transfer_all(std::span<const iovec> parts, short events, const Check& check, const Transfer& transfer);
+  size_t try_send(std::span<const iovec> parts);
+  size_t try_receive(std::span<const iovec> parts);
 
   TcpLink link_;
   const bool encrypted_;
-  std::mutex mutex_;  // of an encrypted link, which has one state for both directions
+  const int yields_;              // before it sleeps
+  std::mutex mutex_;              // of an encrypted link, which has one state for both directions
+  std::vector<std::byte> ahead_;  // what came behind what was asked for: bytes [taken_, read_)
+  size_t taken_ = 0;
+  size_t read_ = 0;
 };
 
 }  // namespace muster
