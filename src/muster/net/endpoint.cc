@@ -31,7 +31,7 @@ constexpr size_t kProof = 32;
 constexpr size_t kLongestPurpose = 1000;
 constexpr size_t kMostGuests = 1024;
 constexpr auto kPatienceWithGuests = 5s;
-constexpr int kLocalBuffer = 256 * 1024;  // so that what travels inside a host stays in a cache
+constexpr int kLocalBuffer = 128 * 1024;  // so that what travels inside a host stays in a cache
 constexpr auto kUserTimeout = 20s;        // data that nobody acknowledges for so long breaks a connection
 
 std::string challenge(const char* role, const std::string& connecting, const std::string& accepting,
