@@ -53,7 +53,7 @@ class Outgoing {
 
   /// What has been added; what does not go is kept.
   void send_some() {
-    sent_ += stream_.send_some(parts_);
+    sent_ += stream_.send_some(parts_, /*patient=*/!is_behind_);
     untried_ = 0;
     for (size_t end = added_; end > sent_; parts_.pop_back()) {
       const size_t begin = end - parts_.back().iov_len;
@@ -64,7 +64,8 @@ class Outgoing {
       end = begin;
     }
     parts_.clear();
-    if (sent_ < added_) parts_.push_back({copies_.data() + sent_, added_ - sent_});
+    is_behind_ = sent_ < added_;
+    if (is_behind_) parts_.push_back({copies_.data() + sent_, added_ - sent_});
   }
 
   void finish(const Frame& tail, const Stream::Check& check) {
@@ -83,6 +84,7 @@ class Outgoing {
   size_t added_ = 0;
   size_t sent_ = 0;
   size_t untried_ = 0;        // of what was added
+  bool is_behind_ = false;    // the link did not take all that it was offered
   std::vector<iovec> parts_;  // what was added and has not gone
 };
 

@@ -17,7 +17,9 @@ using namespace std::chrono_literals;
 
 constexpr size_t kLongestReason = 4096;
 constexpr size_t kAhead = size_t{64} * 1024;
-constexpr int kYields = 200;  // outlast what a peer that is running needs to go on
+constexpr auto kYielding = 200us;  // outlasts what a peer that is running needs to go on
+constexpr auto kLongYield = 2ms;   // somebody else had the core
+constexpr auto kWithoutYields = 50ms;
 
 // What is left of parts that go or come bit by bit.
 class Rest {
@@ -38,26 +40,6 @@ class Rest {
  private:
   std::vector<iovec> parts_;
   size_t first_ = 0;
-};
-
-// For a peer on this host it yields at first: the peer may need this very core.
-class Waiting {
- public:
-  explicit Waiting(int yields) : yields_(yields), left_(yields) {}
-
-  void begin_anew() { left_ = yields_; }
-
-  void wait(int fd, short events, const Stream::Check& check) {
-    if (left_-- > 0) return std::this_thread::yield();
-    pollfd entry = {.fd = fd, .events = events, .revents = 0};
-    poll(&entry, 1, 50);
-    check();
-    left_ = 0;
-  }
-
- private:
-  const int yields_;
-  int left_;
 };
 
 }  // namespace
@@ -96,7 +78,8 @@ Welcome receive_welcome(Connection& connection, Deadline deadline) {
 Stream::Stream(std::vector<Connection> connections, bool encrypted)
     : link_(std::move(connections)),
       encrypted_(encrypted),
-      yields_(link_.is_on_this_host() ? kYields : 0),
+      sending_(link_.is_on_this_host()),
+      receiving_(link_.is_on_this_host()),
       ahead_(kAhead) {}
 
 size_t Stream::try_send(std::span<const iovec> parts) {
@@ -111,25 +94,41 @@ size_t Stream::try_receive(std::span<const iovec> parts) {
   return link_.try_receive(parts);
 }
 
+bool Stream::Waiting::yield() {
+  const auto now = Deadline::Clock::now();
+  if (!is_near || now < next) return false;
+  if (until == Deadline::Clock::time_point()) until = now + kYielding;
+  if (now > until) return false;
+  std::this_thread::yield();
+  const auto after = Deadline::Clock::now();
+  if (after - now > kLongYield) next = after + kWithoutYields;
+  return true;
+}
+
+void Stream::Waiting::wait(int fd, short events, const Check& check) {
+  if (yield()) return;
+  pollfd entry = {.fd = fd, .events = events, .revents = 0};
+  poll(&entry, 1, 50);
+  check();
+}
+
 void Stream::send(std::span<const iovec> parts, const Check& check) {
-  Waiting waiting(yields_);
   for (Rest rest(parts); !rest.empty();) {
     const size_t moved = try_send(rest.parts());
     rest.drop(moved);
-    if (moved == 0) waiting.wait(link_.send_fd(), POLLOUT, check);
-    if (moved > 0) waiting.begin_anew();
+    if (moved == 0) sending_.wait(link_.send_fd(), POLLOUT, check);
+    if (moved > 0) sending_.begin_anew();
   }
 }
 
-size_t Stream::send_some(std::span<const iovec> parts) {
-  Rest rest(parts);
+size_t Stream::send_some(std::span<const iovec> parts, bool patient) {
   size_t sent = 0;
-  for (int yields = 0; !rest.empty() && yields <= yields_; ++yields) {
-    if (yields > 0) std::this_thread::yield();
+  for (Rest rest(parts); !rest.empty();) {
     const size_t moved = try_send(rest.parts());
     rest.drop(moved);
     sent += moved;
-    if (moved > 0) yields = 0;
+    if (moved == 0 && !(patient && sending_.yield())) break;
+    if (moved > 0) sending_.begin_anew();
   }
   return sent;
 }
@@ -145,12 +144,11 @@ void Stream::receive(std::span<const iovec> parts, const Check& check) {
   }
   if (rest.empty()) return;
   rest.add({ahead_.data(), ahead_.size()});
-  Waiting waiting(yields_);
   while (rest.parts().size() > 1) {
     const size_t moved = try_receive(rest.parts());
     rest.drop(moved);
-    if (moved == 0) waiting.wait(link_.receive_fd(), POLLIN, check);
-    if (moved > 0) waiting.begin_anew();
+    if (moved == 0) receiving_.wait(link_.receive_fd(), POLLIN, check);
+    if (moved > 0) receiving_.begin_anew();
   }
   taken_ = 0;
   read_ = rest.empty() ? ahead_.size() : ahead_.size() - rest.parts().front().iov_len;

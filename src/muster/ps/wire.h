@@ -75,8 +75,9 @@ class Stream {
   void send(std::span<const iovec> parts, const Check& check);
   void receive(std::span<const iovec> parts, const Check& check);
 
-  /// As much as goes at once; to a peer on this host, as long as it is quick to take it. Gives the bytes.
-  size_t send_some(std::span<const iovec> parts);
+  /// As much as goes at once; `patient` with a peer on this host, as long as it is quick to take it. Gives
+  /// the bytes.
+  size_t send_some(std::span<const iovec> parts, bool patient);
 
   template <typename T>
   void send_one(const T& value, const Check& check) {
@@ -92,12 +93,26 @@ class Stream {
   }
 
  private:
+  // For a peer on this host it yields at first, which spares a sleep and the waking: the peer may need this
+  // very core. Where others compute on the cores, a yield takes longer than a sleep: then it does so no more.
+  struct Waiting {
+    explicit Waiting(bool peer_is_near) : is_near(peer_is_near) {}
+    void begin_anew() { until = {}; }
+    bool yield();  // false when it has been long enough
+    void wait(int fd, short events, const Check& check);
+
+    const bool is_near;
+    Deadline::Clock::time_point until;  // none while it does not wait
+    Deadline::Clock::time_point next;   // no yields before
+  };
+
   size_t try_send(std::span<const iovec> parts);
   size_t try_receive(std::span<const iovec> parts);
 
   TcpLink link_;
   const bool encrypted_;
-  const int yields_;              // before it sleeps
+  Waiting sending_;
+  Waiting receiving_;
   std::mutex mutex_;              // of an encrypted link, which has one state for both directions
   std::vector<std::byte> ahead_;  // what came behind what was asked for: bytes [taken_, read_)
   size_t taken_ = 0;
