@@ -245,6 +245,20 @@ TEST_F(ServersProcesses, AServerThatIsStartedAgainWithoutACheckpointEndsTheJobAn
   EXPECT_EQ(cluster_.wait(again, soon()).exit_code, 1);
 }
 
+// Whoever misses it first says so: the first server, which sends it orders, or a worker.
+TEST_F(ServersProcesses, OneOfTwoServersThatDiesEndsTheJobWithAnErrorThatNamesIt) {
+  const Job job =
+      start(2, 2, {"--steps", "1000000"}, {{"MUSTER_STRATEGY", "ps-async"}, {"MUSTER_SERVER_WAIT", "1s"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.servers[1], SIGKILL);
+  for (const int process : {job.workers[0], job.workers[1], job.servers[0]}) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output,
+                ::testing::ContainsRegex("parameter server 1 (is gone, and|did not come back)"));
+  }
+}
+
 }  // namespace
 }  // namespace muster
 

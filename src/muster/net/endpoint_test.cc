@@ -83,6 +83,16 @@ TEST(Endpoint, PeersThatKnowTheSecretMeetByPurpose) {
   talk(b, b_there);
 }
 
+TEST(Endpoint, APeerOnThisHostIsKnownAsSuch) {
+  Endpoint endpoint({.secret = "s"});
+  const Connection by_tcp = endpoint.connect(endpoint.address(), "t", soon());
+  const Connection by_name = endpoint.connect_local(endpoint.local_name(), "l", soon());
+  EXPECT_TRUE(by_tcp.is_on_this_host());
+  EXPECT_TRUE(endpoint.accept("t", soon()).is_on_this_host());
+  EXPECT_TRUE(by_name.is_on_this_host());
+  EXPECT_FALSE(Connection().is_on_this_host());
+}
+
 TEST(Endpoint, DescriptorsPassInsideAHost) {
   Endpoint one({.secret = "s"});
   Endpoint two({.secret = "s"});

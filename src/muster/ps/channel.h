@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "muster/net/arena.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/desk.h"
 #include "muster/ps/placement.h"

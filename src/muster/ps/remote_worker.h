@@ -26,6 +26,7 @@
 #include "muster/base/dtype.h"
 #include "muster/ps/placement.h"
 #include "muster/ps/store_view.h"
+#include "muster/ps/stream.h"
 #include "muster/ps/wire.h"
 
 namespace muster {

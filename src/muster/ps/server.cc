@@ -27,6 +27,7 @@ using Clock = Deadline::Clock;
 
 constexpr auto kSending = 5s;    // an order
 constexpr auto kReconnect = 1s;  // a link that breaks may come back within
+constexpr auto kReports = 100ms;
 constexpr int kMostThreads = 4;
 constexpr size_t kMostGradients =
     2;  // of a worker that wait for an order: as many as a RemoteWorker has room for
@@ -119,7 +120,7 @@ class ParameterServer::Impl {
     for (;;) {
       wait_until(
           door_.bell, patience_, [this] { return stopping_.load() || has_work(); },
-          [this] { notice_gone(); });
+          [this] { look_around(); });
       check();
       read_letters();
       take_requests();
@@ -166,8 +167,8 @@ class ParameterServer::Impl {
     for (auto& order : letters.orders) deeds_.emplace_back(std::move(order));
   }
 
-  // Links of other hosts that are gone for good.
-  void notice_gone() {
+  // While there is nothing to do: links of other hosts may be gone for good.
+  void look_around() {
     std::vector<int> gone;
     for (const auto& [worker, seat] : seats_.all()) {
       if (!seat->remote) continue;
@@ -176,6 +177,7 @@ class ParameterServer::Impl {
     }
     for (const int worker : gone) remove(worker);
     if (!gone.empty()) do_deeds();
+    report_progress();
   }
 
   void remove(int worker) {
@@ -267,10 +269,21 @@ class ParameterServer::Impl {
 
   void decide(Decision decision) {
     for (auto& order : decision.orders) {
-      for (auto& follower : followers_) send_order(follower, order, Deadline::after(kSending));
+      for (auto& follower : followers_) tell(follower, order);
       deeds_.emplace_back(std::move(order));
     }
     for (auto& answer : decision.answers) deeds_.emplace_back(std::move(answer));
+  }
+
+  void tell(Connection& follower, const Order& order) {
+    try {
+      send_order(follower, order, Deadline::after(kSending));
+    } catch (const PeerLost& error) {
+      raise<DataLoss>(
+          "parameter server {} is gone, and has lost its parameters: there is no checkpoint to restore them "
+          "from ({})",
+          1 + (&follower - followers_.data()), error.what());
+    }
   }
 
   void do_deeds() {
@@ -372,9 +385,10 @@ class ParameterServer::Impl {
     const std::lock_guard lock(mutex_);
     progress_.step = step_;
     progress_.version = version_;
-    if (policy_ && joined_.size() != reported_) {
+    if (const auto now = Clock::now(); policy_ && (joined_.size() != reported_ || now > next_report_)) {
       progress_.report = policy_->report();
       reported_ = joined_.size();
+      next_report_ = now + kReports;
     }
   }
 
@@ -425,7 +439,8 @@ class ParameterServer::Impl {
   std::vector<Connection> followers_;
   int64_t step_ = 0;
   int64_t version_ = 0;
-  size_t reported_ = 0;
+  size_t reported_ = 0;  // how many had joined at the last report
+  Clock::time_point next_report_;
 
   mutable std::mutex mutex_;
   Progress progress_;  // protected by mutex_

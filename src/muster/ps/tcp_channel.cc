@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/ps/channel.h"
+#include "muster/ps/stream.h"
 
 namespace muster {
 namespace {
