@@ -135,6 +135,7 @@ const float* ParameterClient::reachable(size_t variable, const float* data) {
 }
 
 void ParameterClient::deliver(size_t variable, const float* gradient) {
+  wait_consumed();
   delivered_[variable] = gradient == nullptr ? nullptr : reachable(variable, gradient);
   if (gradient == nullptr) return;
   for (size_t server = 0; server < servers_.size(); ++server) {
@@ -167,9 +168,8 @@ void ParameterClient::ask_all(Request request) {
 void ParameterClient::initialise(std::span<const float* const> variables) {
   for (size_t i = 0; i < variables.size(); ++i) deliver(i, variables[i]);
   ask_all({.kind = Request::Kind::kInitialise, .push = {.sequence = sequence_}});
-  for (size_t server = 0; server < servers_.size(); ++server)
-    with(server, [&](Channel& channel) { channel.wait_consumed(sequence_); });
-  ++sequence_;
+  unconsumed_ = sequence_++;
+  wait_consumed();
   std::fill(delivered_.begin(), delivered_.end(), nullptr);
 }
 
@@ -201,15 +201,18 @@ Reply ParameterClient::push(Push push) {
     with(i, [&](Channel& channel) { channel.post(servers_[i].asked, servers_[i].request); });
   }
   const Reply reply = ask({.kind = Request::Kind::kPush, .push = push});
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    with(i, [&](Channel& channel) {
-      if (i > 0) channel.wait_reply(servers_[i].asked);
-      channel.wait_consumed(sequence_);
-    });
-  }
-  ++sequence_;
+  for (size_t i = 1; i < servers_.size(); ++i)
+    with(i, [&](Channel& channel) { channel.wait_reply(servers_[i].asked); });
+  unconsumed_ = sequence_++;
   std::fill(delivered_.begin(), delivered_.end(), nullptr);
   return reply;
+}
+
+void ParameterClient::wait_consumed() {
+  if (unconsumed_ == 0) return;
+  for (size_t i = 0; i < servers_.size(); ++i)
+    with(i, [&](Channel& channel) { channel.wait_consumed(unconsumed_); });
+  unconsumed_ = 0;
 }
 
 Reply ParameterClient::rest() {
@@ -251,11 +254,13 @@ int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variable
   for (const auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+  wait_consumed();
   return versions.front();
 }
 
 void ParameterClient::wait_version(int64_t at_least) {
   with(0, [&](Channel& channel) { channel.wait_version(at_least); });
+  wait_consumed();
 }
 
 std::shared_ptr<const float> ParameterClient::parameters() const {

@@ -3,10 +3,11 @@
 // A worker's side of the parameter servers.
 //
 //   ParameterClient client({.endpoint = endpoint, .plan = plan, .find_server = ..., .worker = 1});
-//   if (chief) client.initialise(variables);            // the first parameters; the others' join() waits for
-//   them Reply reply = client.join();                        // a token client.pull(reply.version,
-//   variables); while (reply.kind == Reply::Kind::kBegin) {
-//     for (...) client.deliver(i, gradient);            // as backward finishes them
+//   if (chief) client.initialise(variables);  // the first parameters; the others' join() waits for them
+//   Reply reply = client.join();              // a token
+//   int64_t version = client.pull(reply.version, variables);
+//   while (reply.kind == Reply::Kind::kBegin) {
+//     for (...) client.deliver(i, gradient);  // as backward finishes them
 //     reply = client.push({.step = reply.step, .version = version, .lr = 0.1});
 //     version = client.pull(reply.version, variables);
 //   }
@@ -61,11 +62,15 @@ class ParameterClient {
   void initialise(std::span<const float* const> variables);
   Reply join();
 
-  /// The gradient of a variable, as it should be used. It must stay as it is until push() has returned.
+  /// The gradient of a variable, as it should be used. It must stay as it is until after the push one of
+  /// pull(), wait_version() and wait_consumed() has returned.
   void deliver(size_t variable, const float* gradient);
 
   /// Says that all gradients are there, and waits for leave to go on. The sequence is set here.
   Reply push(Push push);
+
+  /// Until nobody reads the gradients of the last push any more.
+  void wait_consumed();
 
   /// This worker has no more data: waits until all have none.
   Reply rest();
@@ -104,6 +109,7 @@ class ParameterClient {
   const std::shared_ptr<Arena> arena_;
   std::vector<Server> servers_;
   uint64_t sequence_ = 1;                           // of the next push
+  uint64_t unconsumed_ = 0;                         // of the last push, while servers may read its gradients
   std::vector<const float*> delivered_;             // of each variable, for the next push
   std::vector<std::shared_ptr<void>> substitutes_;  // for gradients that lie outside of the arena
   std::unique_ptr<Team> team_;                      // pulls from several servers on other hosts at once

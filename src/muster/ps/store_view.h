@@ -11,6 +11,7 @@
 //   view.read(7, reader, [&](const StoreView::Chunk& chunk, const float* data) { ... });   // gives 7, or
 //   later
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -66,17 +67,15 @@ class StoreView {
   /// The same, once; empty when it changed meanwhile.
   template <typename Copy>
   std::optional<int64_t> try_read(int64_t at_least, const Reader& reader, const Copy& copy) const {
-    const auto wait = [&](const auto& ready) {
-      wait_until(reader.desk.bell, reader.patience, ready, reader.check);
-    };
-    wait([&] { return announced_->load() >= at_least; });
+    wait_until(
+        reader.desk.bell, reader.patience, [&] { return announced_->load() >= at_least; }, reader.check);
     const Hold hold(*this, reader);
     const int64_t version_read = hold.version;
     for (size_t i = 0; i < chunks_.size(); ++i) {
       const auto is_there = [&] { return versions_[i].load() >= version_read; };
       if (!is_there()) {
         if (reader.before_waiting) reader.before_waiting();
-        wait(is_there);
+        wait_until(reader.desk.bell, following(reader.patience), is_there, reader.check);
       }
       copy(chunks_[i], parameters_ + chunks_[i].offset);
     }
@@ -85,6 +84,12 @@ class StoreView {
   }
 
  private:
+  // Who follows an update soon gives its core away: a thread that helps with the update may need it.
+  static Patience following(Patience patience) {
+    constexpr int kMostSpins = 100;
+    return {.spins = std::min(patience.spins, kMostSpins), .yields = patience.yields};
+  }
+
   // While it lives, the server waits for this reader before it changes the version.
   struct Hold {
     Hold(const StoreView& view, const Reader& who) : reader(who) {

@@ -20,8 +20,11 @@ Team::~Team() {
   for (auto& helper : helpers_) helper.join();
 }
 
-void Team::take() {
-  for (size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) (*work_)(i);
+void Team::take(bool yields) {
+  for (size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
+    (*work_)(i);
+    if (yields) std::this_thread::yield();
+  }
 }
 
 void Team::help(size_t helper) {
@@ -35,15 +38,15 @@ void Team::help(size_t helper) {
     const uint64_t round = round_.load();
     if (round % 2 == 1) {
       seen = round;
-      take();
+      take(/*yields=*/true);
     }
     busy_.fetch_sub(1);
     wake(done_);
   }
 }
 
-void Team::run(size_t count, const std::function<void(size_t)>& work, bool alone) {
-  if (alone || helpers_.empty()) {
+void Team::run(size_t count, const std::function<void(size_t)>& work) {
+  if (count <= 1 || helpers_.empty()) {
     for (size_t i = 0; i < count; ++i) work(i);
     return;
   }
@@ -52,7 +55,7 @@ void Team::run(size_t count, const std::function<void(size_t)>& work, bool alone
   next_.store(0);
   round_.fetch_add(1);
   for (auto& bell : bells_) wake(bell);
-  take();
+  take(/*yields=*/false);
   round_.fetch_add(1);
   wait_until(
       done_, kPatience, [&] { return busy_.load() == 0; }, [] {});

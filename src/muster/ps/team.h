@@ -23,12 +23,12 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  /// `work` must not throw. With `alone`, the caller does it all: for what is too little to wake anybody.
-  void run(size_t count, const std::function<void(size_t)>& work, bool alone = false);
+  /// `work` must not throw. A single piece is the caller's, and wakes nobody.
+  void run(size_t count, const std::function<void(size_t)>& work);
 
  private:
   void help(size_t helper);
-  void take();
+  void take(bool yields);
 
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;

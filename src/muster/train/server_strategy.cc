@@ -109,6 +109,8 @@ void ServerStrategy::pull() {
     options_.client.wait_version(version_);
   } else if (!options_.hogwild) {
     version_ = options_.client.pull(version_, places_);
+  } else {
+    options_.client.wait_consumed();
   }
   if (is_local()) std::memcpy(origin_.get(), memory_.get(), layout_.bytes());
 }
