@@ -58,9 +58,15 @@ void ParameterClient::connect(size_t server, Deadline deadline) {
                    deadline);
 }
 
+// After a server did not come back there is no channel to it.
+void ParameterClient::check_reached(size_t server) const {
+  if (!servers_[server].channel) raise<PeerLost>("parameter server {} is gone", server);
+}
+
 // Does it, if need be with a new channel.
 template <typename Action>
 void ParameterClient::with(size_t server, const Action& action) {
+  check_reached(server);
   for (;;) {
     try {
       return action(*servers_[server].channel);
@@ -127,7 +133,7 @@ std::shared_ptr<void> ParameterClient::allocate(size_t bytes) {
 // Servers of this host read what lies in the arena.
 const float* ParameterClient::reachable(size_t variable, const float* data) {
   const size_t bytes = placement_.variables()[variable].count() * sizeof(float);
-  const auto here = [](const Server& server) { return server.channel->parameters() != nullptr; };
+  const auto here = [](const Server& server) { return server.channel && server.channel->parameters(); };
   if (arena_->contains(data, bytes) || std::none_of(servers_.begin(), servers_.end(), here)) return data;
   if (!substitutes_[variable]) substitutes_[variable] = allocate(bytes);
   std::memcpy(substitutes_[variable].get(), data, bytes);
@@ -145,6 +151,7 @@ void ParameterClient::deliver(size_t variable, const float* gradient) {
                          [](const Slice& slice, size_t value) { return slice.variable < value; });
     if (found == slices.end() || found->variable != variable) continue;
     try {
+      check_reached(server);
       servers_[server].channel->deliver(static_cast<size_t>(found - slices.begin()), sequence_,
                                         delivered_[variable] + found->begin);
     } catch (const PeerLost&) {

@@ -91,6 +91,7 @@ class ParameterClient {
   void connect(size_t server, Deadline deadline);
   void reconnect(size_t server, const std::string& why);
   void repeat(size_t server);
+  void check_reached(size_t server) const;
   int64_t pull_from(size_t server, int64_t at_least, std::span<float* const> variables, bool asked);
   Reply ask(Request request);
   void ask_all(Request request);

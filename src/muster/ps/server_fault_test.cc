@@ -314,6 +314,23 @@ struct Stopped {
   Connection connection;
 };
 
+TEST(ServerThatIsGone, IsNamedByEveryLaterCall) {
+  for (const bool shared : {true, false}) {
+    const muster::testing::Setup setup = {.servers = 1, .shared = shared};
+    ServerGroup servers(setup, plain_plan(setup, {.workers = 1}));
+    auto options = servers.client_options(0);
+    options.server_wait = 100ms;
+    Worker worker(std::move(options));
+    worker.initialise(0);
+    worker.join();
+    worker.push(1);
+    servers.slot(0).reset();
+    for (int i = 0; i < 3; ++i) EXPECT_THROW(worker.push(1), PeerLost);
+    EXPECT_THROW(worker.pull(), PeerLost);
+    EXPECT_THROW(worker.client().leave(), PeerLost);
+  }
+}
+
 TEST(StoppedReader, HoldsUpTheOthersForAWhileOnly) {
   const muster::testing::Setup setup = {.servers = 1, .shared = true, .reader_patience = 50ms};
   ServerGroup servers(setup, plain_plan(setup, {.workers = 2}));

@@ -44,9 +44,13 @@ class Serving {
       }
       finished = true;
     });
-    for (int n = 1; !finished; ++n) {
-      const auto plan = wait_for_plan(n, finished);
-      if (plan) serve(n, *plan);
+    try {
+      for (int n = 1; !finished; ++n) {
+        const auto plan = wait_for_plan(n, finished);
+        if (plan) serve(n, *plan);
+      }
+    } catch (const std::exception& failure) {
+      job_.abort(failure.what());  // which ends the other thread as well
     }
     waiting.join();
     say_end();

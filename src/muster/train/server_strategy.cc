@@ -31,10 +31,15 @@ std::string describe(const PolicyOptions& policy) {
 }  // namespace
 
 template <typename Call>
-Reply ServerStrategy::ask(const Call& call) {
+void ServerStrategy::with_servers(const Call& call) {
   broken_ = true;
-  reply_ = call();
+  call();
   broken_ = false;
+}
+
+template <typename Call>
+Reply ServerStrategy::ask(const Call& call) {
+  with_servers([&] { reply_ = call(); });
   return reply_;
 }
 
@@ -105,19 +110,21 @@ std::string ServerStrategy::explain() const {
 
 void ServerStrategy::pull() {
   version_ = reply_.version;
-  if (is_exclusive_) {
-    options_.client.wait_version(version_);
-  } else if (!options_.hogwild) {
-    version_ = options_.client.pull(version_, places_);
-  } else {
-    options_.client.wait_consumed();
-  }
+  with_servers([this] {
+    if (is_exclusive_) {
+      options_.client.wait_version(version_);
+    } else if (!options_.hogwild) {
+      version_ = options_.client.pull(version_, places_);
+    } else {
+      options_.client.wait_consumed();
+    }
+  });
   if (is_local()) std::memcpy(origin_.get(), memory_.get(), layout_.bytes());
 }
 
 void ServerStrategy::refresh() {
   if (is_local() || reads_in_place()) return;
-  version_ = options_.client.pull(reply_.version, places_);
+  with_servers([this] { version_ = options_.client.pull(reply_.version, places_); });
 }
 
 void ServerStrategy::begin(const StepStart& start) {
@@ -134,7 +141,7 @@ void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held
   if (is_local()) {
     gradients_[parameter] = gradient;
   } else {
-    options_.client.deliver(parameter, data);
+    with_servers([&] { options_.client.deliver(parameter, data); });
   }
 }
 

@@ -59,6 +59,8 @@ class ServerStrategy : public Strategy {
   void check_finite(size_t parameter, const float* gradient);
   void push(Push push, StepResult& result);
   template <typename Call>
+  void with_servers(const Call& call);
+  template <typename Call>
   Reply ask(const Call& call);
   void pull();
   void rest(StepResult& result);
