@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/net/reserved_port.h"
 #include "muster/testing/hosts.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/train/run.h"
@@ -77,7 +78,8 @@ class Ranks {
     std::string cluster = "worker=";
     for (int rank = 0; rank < count_; ++rank) {
       const std::string address = hosts_ != nullptr ? hosts_->address(rank) : "127.0.0.1";
-      cluster += fmt::format("{}{}:{}", rank == 0 ? "" : ",", address, base_port_ + rank);
+      cluster +=
+          fmt::format("{}{}:{}", rank == 0 ? "" : ",", address, ports_.emplace_back("127.0.0.1").port());
     }
     for (int rank = 0; rank < count_; ++rank) {
       std::map<std::string, std::string> environment = settings;
@@ -104,8 +106,7 @@ class Ranks {
  private:
   const int count_;
   const Hosts* const hosts_;
-  // Below the range from which the system takes ports for outgoing connections.
-  const int base_port_ = 20'000 + getpid() % 10'000;
+  std::vector<ReservedPort> ports_;  // numbers that no other test has, also where hosts are namespaces
   std::vector<int> processes_;
 };
 

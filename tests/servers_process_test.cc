@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/net/reserved_port.h"
 #include "muster/testing/hosts.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/train/run.h"
@@ -88,7 +89,7 @@ class ServersProcesses : public ::testing::Test {
                                    i == workers ? ";ps="
                                    : i == 0     ? ""
                                                 : ",",
-                                   address, base_port_ + ports_++);
+                                   address, ports_.emplace_back("127.0.0.1").port());
     }
     flags_ = flags;
     settings_ = settings;
@@ -135,8 +136,7 @@ class ServersProcesses : public ::testing::Test {
     return all;
   }
 
-  const int base_port_ = 20'000 + getpid() % 10'000;
-  int ports_ = 0;
+  std::vector<ReservedPort> ports_;  // numbers that no other test has, also where hosts are namespaces
   std::string cluster_text_;
   std::vector<std::string> flags_;
   Settings settings_;

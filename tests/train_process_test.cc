@@ -130,7 +130,7 @@ class TrainProcesses : public ::testing::Test {
     std::string cluster = "worker=";
     for (int i = 0; i < workers; ++i) {
       const std::string address = hosts_ ? hosts_->address(host_of(i)) : "127.0.0.1";
-      cluster += fmt::format("{}{}:{}", i == 0 ? "" : ",", address, base_port_ + ports_++);
+      cluster += fmt::format("{}{}:{}", i == 0 ? "" : ",", address, ports_.emplace_back("127.0.0.1").port());
     }
     std::vector<int> processes;
     for (int i = 0; i < workers; ++i) {
@@ -163,9 +163,7 @@ class TrainProcesses : public ::testing::Test {
     return all;
   }
 
-  // Below the range from which the system takes ports for outgoing connections.
-  const int base_port_ = 20'000 + getpid() % 10'000;
-  int ports_ = 0;
+  std::vector<ReservedPort> ports_;  // numbers that no other test has, also where hosts are namespaces
   std::unique_ptr<testing::Hosts> hosts_;
   ProcessCluster cluster_;
   std::filesystem::path folder_;
