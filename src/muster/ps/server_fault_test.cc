@@ -314,6 +314,43 @@ struct Stopped {
   Connection connection;
 };
 
+// It welcomes a worker and then reads nothing, as one does that was stopped.
+TEST(ServerThatHangs, DoesNotKeepAWorkerFromItsCheck) {
+  Endpoint server({.secret = "s"});
+  const ServerPlan plan = {
+      .variables = {{"large", {16 << 20}}}, .rule = sgd({.lr = 1})->to_string(), .policy = {.workers = 1}};
+  std::atomic<bool> is_over = false;
+  struct Over {};
+  run_workers(2, [&](int role) {
+    if (role == 0) {
+      Connection connection = server.accept(worker_purpose("j", "1"), RawWorker::soon());
+      Hello hello;
+      connection.receive(&hello, sizeof(hello), RawWorker::soon());
+      const Welcome welcome = {.initialised = 1, .boot = 1};
+      connection.send(&welcome, sizeof(welcome), RawWorker::soon());
+      while (!is_over) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    int checks = 0;
+    ParameterClient client({.endpoint = std::make_shared<Endpoint>(Endpoint::Options{.secret = "s"}),
+                            .job_id = "j",
+                            .plan_id = "1",
+                            .plan = plan,
+                            .find_server =
+                                [&](int, Deadline) {
+                                  return ServerAddress{server.address(), ""};
+                                },
+                            .check =
+                                [&] {
+                                  if (++checks > 3) throw Over{};
+                                }});
+    const std::vector<float> gradient(16 << 20);
+    const std::vector<const float*> all = {gradient.data()};
+    EXPECT_THROW(client.initialise(all), Over);
+    is_over = true;
+  });
+}
+
 TEST(ServerThatIsGone, IsNamedByEveryLaterCall) {
   for (const bool shared : {true, false}) {
     const muster::testing::Setup setup = {.servers = 1, .shared = shared};

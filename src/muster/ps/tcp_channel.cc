@@ -165,7 +165,7 @@ class TcpChannel : public Channel {
       if (error_) std::rethrow_exception(error_);
       if (queue_.empty() && !busy_) return;
       if (!busy_) {
-        send_some(lock);
+        send_some(lock, options_.check);
       } else {
         changed_.wait_for(lock, std::chrono::milliseconds(50));
         options_.check();
@@ -178,12 +178,12 @@ class TcpChannel : public Channel {
     for (;;) {
       changed_.wait(lock, [this] { return stopping_ || error_ || (!queue_.empty() && !busy_); });
       if (stopping_ || error_) return;
-      send_some(lock);
+      send_some(lock, [] {});
     }
   }
 
-  // The first of the queue, many small ones at once.
-  void send_some(std::unique_lock<std::mutex>& lock) {
+  // The first of the queue, many small ones at once. `check` is that of the thread that sends.
+  void send_some(std::unique_lock<std::mutex>& lock, const Stream::Check& check) {
     size_t bytes = 0;
     batch_.clear();
     while (!queue_.empty() && batch_.size() < kMostAtOnce && bytes < kManyBytes) {
@@ -195,7 +195,7 @@ class TcpChannel : public Channel {
     lock.unlock();
     std::exception_ptr error;
     try {
-      send_batch(bytes);
+      send_batch(bytes, check);
     } catch (...) {
       error = std::current_exception();
     }
@@ -205,7 +205,7 @@ class TcpChannel : public Channel {
     changed_.notify_all();
   }
 
-  void send_batch(size_t bytes) {
+  void send_batch(size_t bytes, const Stream::Check& check) {
     const bool is_narrow = options_.plan.wire != DType::kFloat32;
     if (is_narrow) outgoing_.resize(std::max(outgoing_.size(), bytes));
     size_t converted = 0;
@@ -222,7 +222,8 @@ class TcpChannel : public Channel {
       parts.push_back({&item.frame, sizeof(Frame)});
       parts.push_back({payload, item.frame.bytes});
     }
-    stream_->send(parts, [this] {
+    stream_->send(parts, [&] {
+      check();
       const std::lock_guard lock(mutex_);
       if (stopping_) throw Stopped{};
     });
