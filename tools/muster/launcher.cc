@@ -96,27 +96,27 @@ int Launcher::run() {
 ClusterSpec Launcher::meet_or_be_interrupted() {
   auto meeting = std::async(std::launch::async, [this] {
     const std::shared_ptr<void> wake(nullptr, [this](void*) { eventfd_write(wake_, 1); });
-    nodes_ = std::make_unique<NodeMeeting>(
-        NodeMeeting::Options{.shape = options_.shape,
-                             .node = options_.node,
-                             .config = options_.config,
-                             .loss_policy = goes_on_                    ? LossPolicy::kGoOn
-                                            : options_.max_restarts > 0 ? LossPolicy::kRejoin
-                                                                        : LossPolicy::kAbort,
-                             .restarts = options_.max_restarts > 0,
-                             .grace = options_.grace,
-                             .on_failure =
-                                 [this](const std::string& reason) {
-                                   const std::lock_guard lock(shared_.mutex);
-                                   shared_.aborted = reason;
-                                   eventfd_write(wake_, 1);
-                                 },
-                             .on_lost =
-                                 [this](const TaskInfo& task) {
-                                   const std::lock_guard lock(shared_.mutex);
-                                   shared_.lost.push_back(task);
-                                   eventfd_write(wake_, 1);
-                                 }});
+    nodes_ = std::make_unique<NodeMeeting>(NodeMeeting::Options{.shape = options_.shape,
+                                                                .node = options_.node,
+                                                                .config = options_.config,
+                                                                .loss_policy = goes_on_ ? LossPolicy::kGoOn
+                                                                               : options_.max_restarts > 0
+                                                                                   ? LossPolicy::kRejoin
+                                                                                   : LossPolicy::kAbort,
+                                                                .restarts = options_.max_restarts > 0,
+                                                                .grace = options_.grace,
+                                                                .on_failure =
+                                                                    [this](const std::string& reason) {
+                                                                      const MutexLock lock(shared_.mutex);
+                                                                      shared_.aborted = reason;
+                                                                      eventfd_write(wake_, 1);
+                                                                    },
+                                                                .on_lost =
+                                                                    [this](const TaskInfo& task) {
+                                                                      const MutexLock lock(shared_.mutex);
+                                                                      shared_.lost.push_back(task);
+                                                                      eventfd_write(wake_, 1);
+                                                                    }});
     return nodes_->exchange_addresses();
   });
   std::array<pollfd, 2> waits = {

@@ -15,13 +15,13 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "muster/base/config.h"
+#include "muster/base/mutex.h"
 #include "muster/launch_plan.h"
 #include "muster/node_meeting.h"
 #include "muster/output.h"
@@ -102,11 +102,11 @@ class Launcher {
   std::optional<Deadline> term_at_;
   std::optional<Deadline> kill_at_;
 
-  struct Shared {  // what threads other than ours may touch, under the mutex
-    std::mutex mutex;
-    std::optional<std::string> aborted;  // the reason
-    std::vector<TaskInfo> lost;
-    std::optional<bool> all_nodes_done;  // whether a worker ended well on any
+  struct Shared {  // what threads other than ours may touch
+    Mutex mutex;
+    std::optional<std::string> aborted MUSTER_GUARDED_BY(mutex);  // the reason
+    std::vector<TaskInfo> lost MUSTER_GUARDED_BY(mutex);
+    std::optional<bool> all_nodes_done MUSTER_GUARDED_BY(mutex);  // whether a worker ended well on any
   };
   Shared shared_;
   std::thread waiter_;  // in the launchers' barrier

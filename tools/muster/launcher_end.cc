@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/launcher.h"
 
 namespace muster {
@@ -45,7 +46,7 @@ bool Launcher::any_worker_ended_well() const {
 }
 
 void Launcher::note_losses() {
-  const std::lock_guard lock(shared_.mutex);
+  const MutexLock lock(shared_.mutex);
   for (const auto& lost : std::exchange(shared_.lost, {})) {
     const size_t index = index_of(lost.task);
     if (index < tasks_.size() && tasks_[index].restarts == lost.incarnation) tasks_[index].lost = true;
@@ -56,7 +57,7 @@ void Launcher::check_done() {
   std::optional<std::string> aborted;
   std::optional<bool> all_nodes_done;
   {
-    const std::lock_guard lock(shared_.mutex);
+    const MutexLock lock(shared_.mutex);
     aborted = shared_.aborted;
     all_nodes_done = shared_.all_nodes_done;
   }
@@ -83,7 +84,7 @@ void Launcher::wait_for_other_nodes() {
     } catch (const Error&) {
       return;  // aborted: the launcher is told through its member
     }
-    const std::lock_guard lock(shared_.mutex);
+    const MutexLock lock(shared_.mutex);
     shared_.all_nodes_done = anywhere;
     eventfd_write(wake_, 1);
   });
@@ -120,7 +121,7 @@ void Launcher::stop_tasks(int signal) {
 int Launcher::conclude() {
   std::optional<std::string> reason;
   {
-    const std::lock_guard lock(shared_.mutex);
+    const MutexLock lock(shared_.mutex);
     reason = shared_.aborted;
   }
   if (!exit_code_ || *exit_code_ == 0) {

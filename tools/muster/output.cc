@@ -62,12 +62,12 @@ Output::Output(Options options, const std::vector<std::string>& tasks)
 }
 
 Output::~Output() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!live_.empty()) emit(STDOUT_FILENO, "");
 }
 
 void Output::write(size_t number, int fd, std::string_view bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Task& task = tasks_.at(number);
   std::string& partial = task.partial.at(static_cast<size_t>(fd - 1));
   while (!bytes.empty()) {
@@ -93,7 +93,7 @@ void Output::write(size_t number, int fd, std::string_view bytes) {
 }
 
 void Output::close(size_t number, int fd) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Task& task = tasks_.at(number);
   std::string& partial = task.partial.at(static_cast<size_t>(fd - 1));
   if (!partial.empty()) take_line(task, number, fd, partial);
@@ -102,7 +102,7 @@ void Output::close(size_t number, int fd) {
 }
 
 void Output::say(std::string_view line) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   emit(STDERR_FILENO, fmt::format("{}{}\n", prefix(std::string(kLauncher), 0, false), line));
 }
 
@@ -111,7 +111,7 @@ void Output::warn(std::string_view line) {
 }
 
 std::vector<std::string> Output::last_lines(size_t number) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto& recent = tasks_.at(number).recent;
   return {recent.begin(), recent.end()};
 }

@@ -13,10 +13,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "muster/base/mutex.h"
 
 namespace muster {
 
@@ -58,16 +59,17 @@ class Output {
     std::unique_ptr<std::FILE, int (*)(std::FILE*)> log{nullptr, std::fclose};
   };
 
-  void take_line(Task& task, size_t number, int fd, std::string_view line);
-  void show_live(const Task& task, size_t number, std::string_view line);
-  void emit(int fd, const std::string& line);
+  void take_line(Task& task, size_t number, int fd, std::string_view line) MUSTER_REQUIRES(mutex_);
+  void show_live(const Task& task, size_t number, std::string_view line) MUSTER_REQUIRES(mutex_);
+  void emit(int fd, const std::string& line) MUSTER_REQUIRES(mutex_);
   std::string prefix(const std::string& name, size_t number, bool colour) const;
 
   const Options options_;
-  size_t width_ = 0;
-  mutable std::mutex mutex_;
-  std::vector<Task> tasks_;
-  std::string live_;  // shown at the bottom of the terminal; empty when there is none
+  size_t width_ = 0;  // of the names; constant after construction
+  mutable Mutex mutex_;
+  std::vector<Task> tasks_ MUSTER_GUARDED_BY(mutex_);
+  // Shown at the bottom of the terminal; empty when there is none.
+  std::string live_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

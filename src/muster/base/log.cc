@@ -10,6 +10,8 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include "muster/base/mutex.h"
+
 namespace muster {
 namespace {
 
@@ -18,9 +20,9 @@ thread_local std::string thread_task;
 // Standard error belongs to the process, and so does what writes to it: the one piece of shared state in
 // base.
 struct ProcessLog {
-  std::mutex mutex;
-  std::string task = "-";  // protected by mutex
-  LogSink sink;            // protected by mutex
+  Mutex mutex;
+  std::string task MUSTER_GUARDED_BY(mutex) = "-";
+  LogSink sink MUSTER_GUARDED_BY(mutex);
   std::atomic<LogLevel> level{LogLevel::kInfo};
 };
 
@@ -37,7 +39,7 @@ class TaskFlag : public spdlog::custom_flag_formatter {
       return;
     }
     auto& log = process_log();
-    const std::lock_guard lock(log.mutex);
+    const MutexLock lock(log.mutex);
     out.append(log.task);
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<TaskFlag>(); }
@@ -50,7 +52,7 @@ class LineSink : public spdlog::sinks::base_sink<std::mutex> {
     formatter_->format(message, line);
     {
       auto& log = process_log();
-      const std::lock_guard lock(log.mutex);
+      const MutexLock lock(log.mutex);
       if (log.sink) return log.sink({line.data(), line.size()});
     }
     // One write a line: lines of several processes that share a pipe do not mix.
@@ -107,7 +109,7 @@ bool log_enabled(LogLevel level) {
 
 void set_log_task(std::string task) {
   auto& log = process_log();
-  const std::lock_guard lock(log.mutex);
+  const MutexLock lock(log.mutex);
   log.task = std::move(task);
 }
 
@@ -125,7 +127,7 @@ std::string log_task() {
 
 void set_log_sink(LogSink sink) {
   auto& log = process_log();
-  const std::lock_guard lock(log.mutex);
+  const MutexLock lock(log.mutex);
   log.sink = std::move(sink);
 }
 

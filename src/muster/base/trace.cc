@@ -84,26 +84,26 @@ TraceRecorder::TraceRecorder(std::string task, size_t capacity)
 TraceRecorder::~TraceRecorder() = default;
 
 std::vector<TraceEvent> TraceRecorder::drain() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<TraceEvent> events;
   for (auto& buffer : buffers_) buffer->read(events);
   return events;
 }
 
 std::vector<std::string> TraceRecorder::threads() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return threads_;
 }
 
 uint64_t TraceRecorder::dropped() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t total = 0;
   for (const auto& buffer : buffers_) total += buffer->dropped();
   return total;
 }
 
 TraceBuffer* TraceRecorder::add_thread(std::string name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   buffers_.push_back(std::make_unique<TraceBuffer>(static_cast<uint32_t>(buffers_.size()), capacity_));
   threads_.push_back(std::move(name));
   return buffers_.back().get();

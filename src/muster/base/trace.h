@@ -18,9 +18,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "muster/base/mutex.h"
 
 namespace muster {
 
@@ -56,10 +57,10 @@ class TraceRecorder {
 
   const std::string task_;
   const size_t capacity_;
-  mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<TraceBuffer>>
-      buffers_;                       // protected by mutex_; each is written by its thread alone
-  std::vector<std::string> threads_;  // protected by mutex_
+  mutable Mutex mutex_;
+  // The list; each buffer is written by its thread alone.
+  std::vector<std::unique_ptr<TraceBuffer>> buffers_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::string> threads_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// Attaches the calling thread to a recorder while it lives. Destroy it on the same thread.

@@ -1,12 +1,11 @@
 #include "muster/cluster/coordinator.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/cluster/coordinator_state.h"
 #include "muster/cluster/stream.h"
 
@@ -33,24 +32,31 @@ class Coordinator::Impl {
                                proto::FromCoordinator message) { streams_->send(id, std::move(message)); },
                 .close = [this](Id id) { streams_->close(id); }}) {
     // No stream is heard before the server is there to answer it.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     streams_ = std::make_unique<StreamServer>(
         options.listen,
         StreamServer::Handler{
             .connected =
                 [this](Id id, const std::string& peer) {
-                  update([&](auto now) { state_.connected(id, peer, now); });
+                  update([&](CoordinatorState& state, auto now) { state.connected(id, peer, now); });
                 },
             .received =
                 [this](Id id, const proto::FromMember& message) {
-                  update([&](auto now) { state_.received(id, message, now); });
+                  update([&](CoordinatorState& state, auto now) { state.received(id, message, now); });
                 },
-            .disconnected = [this](Id id) { update([&](auto now) { state_.disconnected(id, now); }); }});
+            .disconnected =
+                [this](Id id) {
+                  update([&](CoordinatorState& state, auto now) { state.disconnected(id, now); });
+                }});
     ticker_ = std::thread([this] { run_ticker(); });
   }
 
   ~Impl() {
-    update([this](auto) { stopping_ = true; });
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
     ticker_.join();
     streams_->shutdown();
   }
@@ -62,12 +68,12 @@ class Coordinator::Impl {
 
   template <typename Function>
   auto with_state(Function function) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return function(state_);
   }
 
   bool wait_idle(Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     auto next_reminder = Deadline::after(kReminderInterval);
     while (!state_.idle()) {
       if (deadline.expired()) return false;
@@ -85,25 +91,24 @@ class Coordinator::Impl {
 
   template <typename Function>
   void update(Function function) {
-    const std::lock_guard lock(mutex_);
-    function(Deadline::Clock::now());
+    const MutexLock lock(mutex_);
+    function(state_, Deadline::Clock::now());
     changed_.notify_all();
   }
 
   void run_ticker() {
     const ScopedLogTask task("coordinator");
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stopping_) {
       state_.tick(Deadline::Clock::now());
       changed_.wait_for(lock, kTick);
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Protected by mutex_.
-  CoordinatorState state_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  CoordinatorState state_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // Constant after construction.
   std::unique_ptr<StreamServer> streams_;
   std::thread ticker_;

@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -12,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/cluster/known_tasks.h"
 #include "muster/cluster/protocol.h"
 #include "muster/cluster/stream.h"
@@ -45,22 +44,26 @@ class Member::Impl {
 
   ~Impl() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
       changed_.notify_all();
     }
     pulse_.join();
-    std::unique_lock lock(mutex_);
-    discard_stream(lock);
+    const MutexLock lock(mutex_);
+    discard_stream();
   }
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   std::vector<TaskInfo> wait_assembled(Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     wait(
-        lock, deadline, [this] { return tasks_.all().has_value(); },
+        lock, deadline,
+        [this] {
+          mutex_.assert_held();
+          return tasks_.all().has_value();
+        },
         [] {
           return std::string("not all tasks joined in time; the coordinator's log says which are missing");
         });
@@ -68,27 +71,35 @@ class Member::Impl {
   }
 
   TaskInfo find(const TaskName& task, Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     wait(
-        lock, deadline, [&] { return tasks_.living(task) != nullptr; },
+        lock, deadline,
+        [&] {
+          mutex_.assert_held();
+          return tasks_.living(task) != nullptr;
+        },
         [&] { return fmt::format("{} is lost, and did not join again in time", task.short_name()); });
     return *tasks_.living(task);
   }
 
   void wait_finished(Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     wait(
-        lock, deadline, [this] { return finished_; },
+        lock, deadline,
+        [this] {
+          mutex_.assert_held();
+          return finished_;
+        },
         [] { return std::string("the workers did not finish in time"); });
   }
 
   bool finished() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return finished_;
   }
 
   proto::Reply request(proto::Request request, Deadline deadline, const std::string& what) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     throw_if_failed();
     const uint64_t id = ++last_request_;
     request.set_id(id);
@@ -103,6 +114,7 @@ class Member::Impl {
       wait(
           lock, patience, [&slot] { return slot.has_value(); },
           [&] {
+            mutex_.assert_held();
             return fmt::format("{}: the coordinator at {} did not answer in time", what,
                                address_.to_string());
           });
@@ -125,17 +137,18 @@ class Member::Impl {
   }
 
   void abort(const std::string& reason) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_) return;
     proto::FromMember message;
     message.mutable_abort()->set_reason(reason);
     send(std::move(message));
     // The coordinator tells everyone, us included.
-    changed_.wait_for(lock, kReplyGrace, [this] { return failure_.has_value(); });
+    const auto patience = Deadline::after(kReplyGrace);
+    while (!failure_ && !patience.expired()) changed_.wait_until(lock, patience.time_point());
   }
 
   void leave(Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     throw_if_failed();
     leaving_ = true;
     proto::FromMember message;
@@ -177,7 +190,7 @@ class Member::Impl {
   // True when welcomed. False, with the reason in `error`, when another address or a later try may do better.
   bool greet(const Address& address, Deadline deadline, std::string& error) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stage_ = Stage::kGreeting;
       ended_.reset();
       coordinator_nonce_.clear();
@@ -188,7 +201,7 @@ class Member::Impl {
         address, StreamClient::Handler{
                      .received = [this](const proto::FromCoordinator& message) { received(message); },
                      .ended = [this](const std::string& why) { ended(why); }});
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     stream_ = std::move(stream);
     proto::FromMember message;
     *message.mutable_hello() = hello_;
@@ -211,21 +224,21 @@ class Member::Impl {
     } else {
       error = fmt::format("{}: {}", address.to_string(), ended_.value_or("it did not answer the greeting"));
     }
-    discard_stream(lock);
+    discard_stream();
     if (!reason.empty()) throw Refused(reason);
     return false;
   }
 
-  void send(proto::FromMember message) {
+  void send(proto::FromMember message) MUSTER_REQUIRES(mutex_) {
     if (stream_) stream_->send(std::move(message));
   }
 
   // Its handlers take our lock, so it can't end under it.
-  void discard_stream(std::unique_lock<std::mutex>& lock) {
+  void discard_stream() MUSTER_REQUIRES(mutex_) {
     auto stream = std::move(stream_);
-    lock.unlock();
+    mutex_.unlock();
     stream.reset();
-    lock.lock();
+    mutex_.lock();
   }
 
   proto::Hello make_hello() const {
@@ -248,7 +261,7 @@ class Member::Impl {
   }
 
   void received(const proto::FromCoordinator& message) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     last_heard_ = Deadline::Clock::now();
     switch (message.what_case()) {
       case proto::FromCoordinator::kChallenge: {
@@ -303,7 +316,7 @@ class Member::Impl {
   }
 
   void ended(const std::string& why) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = why;
     if (stage_ == Stage::kMember) {
       fail<PeerLost>(fmt::format("the coordinator at {} is gone: {}", address_.to_string(), why));
@@ -312,19 +325,19 @@ class Member::Impl {
   }
 
   template <typename E>
-  void fail(std::string message) {
+  void fail(std::string message) MUSTER_REQUIRES(mutex_) {
     if (failure_ || leaving_) return;
     failure_ = std::make_exception_ptr(E(message));
     failure_text_ = std::move(message);
     changed_.notify_all();
   }
 
-  void throw_if_failed() const {
+  void throw_if_failed() const MUSTER_REQUIRES(mutex_) {
     if (failure_) std::rethrow_exception(*failure_);
   }
 
   template <typename Ready, typename Describe>
-  void wait(std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready, Describe describe) {
+  void wait(MutexLock& lock, Deadline deadline, Ready ready, Describe describe) MUSTER_REQUIRES(mutex_) {
     while (!ready()) {
       throw_if_failed();
       if (deadline.expired()) throw DeadlineExceeded(describe());
@@ -334,7 +347,7 @@ class Member::Impl {
 
   // Sends heartbeats, watches those of the coordinator, and reports losses, and a failure once.
   void run_pulse() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const auto interval = std::min<std::chrono::milliseconds>(heartbeat_timeout_ / 5, 1000ms);
     last_heard_ = Deadline::Clock::now();
     auto next = Deadline::Clock::now();
@@ -355,7 +368,7 @@ class Member::Impl {
         next = now + interval;
       }
       if (tasks_.has_losses() && !leaving_) {
-        report_losses(lock);
+        report_losses();
         continue;
       }
       if (failure_ && !reported) {
@@ -369,44 +382,44 @@ class Member::Impl {
         continue;
       }
       if (failure_ || leaving_) {
-        changed_.wait(lock, [this] { return stopping_; });
+        while (!stopping_) changed_.wait(lock);
       } else {
-        changed_.wait_until(lock, next,
-                            [this] { return stopping_ || failure_ || leaving_ || tasks_.has_losses(); });
+        while (!stopping_ && !failure_ && !leaving_ && !tasks_.has_losses()) {
+          if (changed_.wait_until(lock, next) == std::cv_status::timeout) break;
+        }
       }
     }
   }
 
-  void report_losses(std::unique_lock<std::mutex>& lock) {
+  void report_losses() MUSTER_REQUIRES(mutex_) {
     const auto losses = tasks_.take_losses();
     if (!options_.on_lost) return;
-    lock.unlock();
+    mutex_.unlock();
     for (const auto& task : losses) options_.on_lost(task);
-    lock.lock();
+    mutex_.lock();
   }
 
   const Options options_;
   const Secret secret_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Protected by mutex_.
-  Stage stage_ = Stage::kGreeting;
-  Address address_;
-  proto::Hello hello_;
-  std::string coordinator_nonce_;
-  proto::Refusal refusal_;
-  std::chrono::milliseconds heartbeat_timeout_{10000};
-  Deadline::Clock::time_point last_heard_;
-  KnownTasks tasks_;
-  std::map<uint64_t, std::optional<proto::Reply>> replies_;
-  uint64_t last_request_ = 0;
-  std::optional<std::exception_ptr> failure_;
-  std::string failure_text_;
-  bool finished_ = false;
-  bool leaving_ = false;
-  bool stopping_ = false;
-  std::optional<std::string> ended_;  // why the stream is no more
-  std::unique_ptr<StreamClient> stream_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  Stage stage_ MUSTER_GUARDED_BY(mutex_) = Stage::kGreeting;
+  Address address_ MUSTER_GUARDED_BY(mutex_);
+  proto::Hello hello_ MUSTER_GUARDED_BY(mutex_);
+  std::string coordinator_nonce_ MUSTER_GUARDED_BY(mutex_);
+  proto::Refusal refusal_ MUSTER_GUARDED_BY(mutex_);
+  std::chrono::milliseconds heartbeat_timeout_ MUSTER_GUARDED_BY(mutex_){10000};
+  Deadline::Clock::time_point last_heard_ MUSTER_GUARDED_BY(mutex_);
+  KnownTasks tasks_ MUSTER_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::optional<proto::Reply>> replies_ MUSTER_GUARDED_BY(mutex_);
+  uint64_t last_request_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::optional<std::exception_ptr> failure_ MUSTER_GUARDED_BY(mutex_);
+  std::string failure_text_ MUSTER_GUARDED_BY(mutex_);
+  bool finished_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool leaving_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::optional<std::string> ended_ MUSTER_GUARDED_BY(mutex_);  // why the stream is no more
+  std::unique_ptr<StreamClient> stream_ MUSTER_GUARDED_BY(mutex_);
   std::thread pulse_;
 };
 

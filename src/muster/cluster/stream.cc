@@ -1,6 +1,5 @@
 #include "muster/cluster/stream.h"
 
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -11,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/cluster/coordinator.grpc.pb.h"
 
 namespace muster {
@@ -47,15 +47,15 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
 
   void shutdown() {
     server_->Shutdown(std::chrono::system_clock::now());
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return alive_ == 0; });
+    MutexLock lock(mutex_);
+    while (alive_ > 0) changed_.wait(lock);
   }
 
   const Address& address() const { return address_; }
 
   template <typename Function>
   void with_stream(Id id, Function function) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = streams_.find(id); found != streams_.end()) function(*found->second);
   }
 
@@ -70,8 +70,10 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
 
     void start() { StartRead(&incoming_); }
 
-    // Under the owner's lock.
-    void send(proto::FromCoordinator message) {
+    // For callers that hold the owner's lock where the analysis can't see it.
+    void assert_locked() const MUSTER_ASSERT_HELD(owner_.mutex_) {}
+
+    void send(proto::FromCoordinator message) MUSTER_REQUIRES(owner_.mutex_) {
       if (closing_) return;
       queued_bytes_ += message.ByteSizeLong();
       queue_.push_back(std::move(message));
@@ -82,8 +84,7 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
       }
     }
 
-    // Under the owner's lock.
-    void close() {
+    void close() MUSTER_REQUIRES(owner_.mutex_) {
       closing_ = true;
       if (finished_ || !queue_.empty()) return;
       finished_ = true;
@@ -95,13 +96,13 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
         owner_.handler_.received(id_, incoming_);
         StartRead(&incoming_);
       } else {
-        const std::lock_guard lock(owner_.mutex_);
+        const MutexLock lock(owner_.mutex_);
         close();
       }
     }
 
     void OnWriteDone(bool ok) override {
-      const std::lock_guard lock(owner_.mutex_);
+      const MutexLock lock(owner_.mutex_);
       queued_bytes_ -= queue_.front().ByteSizeLong();
       queue_.pop_front();
       if (!ok) queue_.clear();
@@ -113,18 +114,18 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
     }
 
     void OnCancel() override {
-      const std::lock_guard lock(owner_.mutex_);
+      const MutexLock lock(owner_.mutex_);
       close();
     }
 
     void OnDone() override {
       std::unique_ptr<Stream> self;  // ends with this function
       {
-        const std::lock_guard lock(owner_.mutex_);
+        const MutexLock lock(owner_.mutex_);
         self = std::move(owner_.streams_.extract(id_).mapped());
       }
       owner_.handler_.disconnected(id_);
-      const std::lock_guard lock(owner_.mutex_);
+      const MutexLock lock(owner_.mutex_);
       --owner_.alive_;
       owner_.changed_.notify_all();
     }
@@ -134,10 +135,10 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
     const Id id_;
     grpc::CallbackServerContext* const context_;  // gRPC's, alive until OnDone
     proto::FromMember incoming_;
-    std::deque<proto::FromCoordinator> queue_;  // the front is being written
-    size_t queued_bytes_ = 0;
-    bool closing_ = false;
-    bool finished_ = false;
+    std::deque<proto::FromCoordinator> queue_ MUSTER_GUARDED_BY(owner_.mutex_);  // the front is being written
+    size_t queued_bytes_ MUSTER_GUARDED_BY(owner_.mutex_) = 0;
+    bool closing_ MUSTER_GUARDED_BY(owner_.mutex_) = false;
+    bool finished_ MUSTER_GUARDED_BY(owner_.mutex_) = false;
   };
 
   grpc::ServerBidiReactor<proto::FromMember, proto::FromCoordinator>* Attach(
@@ -145,7 +146,7 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
     Stream* borrowed = nullptr;  // gRPC's until OnDone
     Id id = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       id = ++last_id_;
       auto stream = std::make_unique<Stream>(*this, id, context);
       borrowed = stream.get();
@@ -181,12 +182,11 @@ class StreamServer::Impl final : public proto::CoordinatorService::CallbackServi
   }
 
   const Handler handler_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Protected by mutex_.
-  std::map<Id, std::unique_ptr<Stream>> streams_;
-  Id last_id_ = 0;
-  int alive_ = 0;  // streams whose last handler has not returned
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::map<Id, std::unique_ptr<Stream>> streams_ MUSTER_GUARDED_BY(mutex_);
+  Id last_id_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int alive_ MUSTER_GUARDED_BY(mutex_) = 0;  // streams whose last handler has not returned
   // Constant after construction.
   Address address_;
   std::unique_ptr<grpc::Server> server_;
@@ -206,11 +206,17 @@ const Address& StreamServer::address() const {
 }
 
 void StreamServer::send(Id stream, proto::FromCoordinator message) {
-  impl_->with_stream(stream, [&](Impl::Stream& found) { found.send(std::move(message)); });
+  impl_->with_stream(stream, [&](Impl::Stream& found) {
+    found.assert_locked();
+    found.send(std::move(message));
+  });
 }
 
 void StreamServer::close(Id stream) {
-  impl_->with_stream(stream, [](Impl::Stream& found) { found.close(); });
+  impl_->with_stream(stream, [](Impl::Stream& found) {
+    found.assert_locked();
+    found.close();
+  });
 }
 
 class StreamClient::Impl final : public grpc::ClientBidiReactor<proto::FromMember, proto::FromCoordinator> {
@@ -231,16 +237,16 @@ class StreamClient::Impl final : public grpc::ClientBidiReactor<proto::FromMembe
 
   ~Impl() override {
     context_.TryCancel();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     release();
-    changed_.wait(lock, [this] { return done_; });
+    while (!done_) changed_.wait(lock);
   }
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   void send(proto::FromMember message) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (released_) return;
     queue_.push_back(std::move(message));
     if (queue_.size() == 1) StartWrite(&queue_.front());
@@ -251,13 +257,13 @@ class StreamClient::Impl final : public grpc::ClientBidiReactor<proto::FromMembe
       handler_.received(incoming_);
       StartRead(&incoming_);
     } else {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       release();
     }
   }
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.pop_front();
     if (!ok) queue_.clear();
     if (!queue_.empty() && !released_) StartWrite(&queue_.front());
@@ -265,13 +271,13 @@ class StreamClient::Impl final : public grpc::ClientBidiReactor<proto::FromMembe
 
   void OnDone(const grpc::Status& status) override {
     handler_.ended(status.error_message().empty() ? "it closed the connection" : status.error_message());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     done_ = true;
     changed_.notify_all();
   }
 
  private:
-  void release() {
+  void release() MUSTER_REQUIRES(mutex_) {
     if (!released_) RemoveHold();
     released_ = true;
   }
@@ -281,12 +287,11 @@ class StreamClient::Impl final : public grpc::ClientBidiReactor<proto::FromMembe
   std::unique_ptr<proto::CoordinatorService::Stub> stub_;
   grpc::ClientContext context_;
   proto::FromCoordinator incoming_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Protected by mutex_.
-  std::deque<proto::FromMember> queue_;  // the front is being written
-  bool released_ = false;
-  bool done_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<proto::FromMember> queue_ MUSTER_GUARDED_BY(mutex_);  // the front is being written
+  bool released_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool done_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
 StreamClient::StreamClient(const Address& address, Handler handler)

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <mutex>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/collective/engine_loader.h"
 #include "muster/collective/lane.h"
 #include "muster/collective/native/native_engine.h"
@@ -19,11 +19,14 @@ struct Communicator::Core {
   GroupState state;
   std::unique_ptr<Lane> collectives;
   std::unique_ptr<Engine> engine;
-  std::unique_ptr<SharedHost> host;
   int splits = 0;
 
-  std::mutex mutex;
-  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> message_lanes;  // (peer, sending)
+  Mutex host_mutex;
+  std::unique_ptr<SharedHost> host MUSTER_GUARDED_BY(host_mutex);
+
+  Mutex mutex;
+  // By peer, and whether it sends.
+  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> message_lanes MUSTER_GUARDED_BY(mutex);
 
   Core() {
     collectives = std::make_unique<Lane>(execute());
@@ -88,6 +91,7 @@ std::shared_ptr<void> Communicator::allocate(size_t bytes) {
 }
 
 SharedHost& Communicator::host() {
+  const MutexLock lock(core_->host_mutex);
   if (!core_->host) core_->host = core_->engine->share_host(*this);
   return *core_->host;
 }
@@ -124,7 +128,7 @@ Operation Communicator::checked(Operation operation) const {
 Lane& Communicator::lane_of(const Operation& operation) {
   const bool sending = operation.collective == Collective::kSend;
   if (!sending && operation.collective != Collective::kReceive) return *core_->collectives;
-  const std::lock_guard lock(core_->mutex);
+  const MutexLock lock(core_->mutex);
   auto& lane = core_->message_lanes[{operation.peer, sending}];
   if (!lane) lane = std::make_unique<Lane>(core_->execute());
   return *lane;

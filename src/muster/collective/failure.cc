@@ -7,7 +7,7 @@
 namespace muster {
 
 bool Failure::set(Kind kind, const std::string& message) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (raised_) return false;
   kind_ = kind;
   message_ = message;
@@ -17,7 +17,7 @@ bool Failure::set(Kind kind, const std::string& message) {
 
 void Failure::check(const std::string& during) const {
   if (!raised()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   switch (kind_) {
     case Kind::kPeerLost:
       raise<PeerLost>("{}: {}", during, message_);
@@ -31,7 +31,7 @@ void Failure::check(const std::string& during) const {
 }
 
 std::string Failure::message() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return message_;
 }
 

@@ -4,8 +4,9 @@
 // Thread-safe; raised() is a relaxed load, cheap enough for a loop that spins.
 
 #include <atomic>
-#include <mutex>
 #include <string>
+
+#include "muster/base/mutex.h"
 
 namespace muster {
 
@@ -30,9 +31,9 @@ class Failure {
 
  private:
   std::atomic<bool> raised_{false};
-  mutable std::mutex mutex_;
-  Kind kind_ = Kind::kAborted;
-  std::string message_;
+  mutable Mutex mutex_;
+  Kind kind_ MUSTER_GUARDED_BY(mutex_) = Kind::kAborted;
+  std::string message_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

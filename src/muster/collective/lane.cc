@@ -7,13 +7,15 @@
 namespace muster {
 
 void Lane::stop() {
+  std::thread thread;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     queue_.clear();
     changed_.notify_all();
+    thread = std::move(thread_);
   }
-  if (thread_.joinable()) thread_.join();
+  if (thread.joinable()) thread.join();
 }
 
 Lane::Record& Lane::begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now) {
@@ -24,7 +26,7 @@ Lane::Record& Lane::begin(const Operation& operation, uint64_t number, Deadline:
 }
 
 void Lane::run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (busy_ || !queue_.empty()) {
     lock.unlock();
     const auto item = submit(operation, deadline);
@@ -36,27 +38,26 @@ void Lane::run(const Operation& operation, Deadline deadline, Deadline::Clock::t
   busy_ = true;
   Record& record = begin(operation, number, now);
   lock.unlock();
-  const auto finish = [&](bool failed) {
-    lock.lock();
-    busy_ = false;
-    record.ended = Deadline::Clock::now();
-    record.failed = failed;
-    if (!queue_.empty()) changed_.notify_all();
-  };
+  std::exception_ptr error;
   try {
     execute_(operation, number, deadline);
   } catch (...) {
-    finish(true);
-    throw;
+    error = std::current_exception();
   }
-  finish(false);
+  lock.lock();
+  busy_ = false;
+  record.ended = Deadline::Clock::now();
+  record.failed = error != nullptr;
+  if (!queue_.empty()) changed_.notify_all();
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
 }
 
 std::shared_ptr<Lane::Item> Lane::submit(const Operation& operation, Deadline deadline) {
   auto item = std::make_shared<Item>();
   item->operation = operation;
   item->deadline = deadline;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   item->number = ++last_number_;
   queue_.push_back(item);
   if (!thread_.joinable()) {
@@ -69,19 +70,19 @@ std::shared_ptr<Lane::Item> Lane::submit(const Operation& operation, Deadline de
   return item;
 }
 
-void Lane::execute_front(std::unique_lock<std::mutex>& lock, Deadline limit) {
+void Lane::execute_front(Deadline limit) {
   const auto item = queue_.front();
   queue_.pop_front();
   busy_ = true;
   Record& record = begin(item->operation, item->number, Deadline::Clock::now());
-  lock.unlock();
+  mutex_.unlock();
   std::exception_ptr error;
   try {
     execute_(item->operation, item->number, item->deadline.earlier(limit));
   } catch (...) {
     error = std::current_exception();
   }
-  lock.lock();
+  mutex_.lock();
   item->error = error;
   item->done = true;
   record.ended = Deadline::Clock::now();
@@ -91,10 +92,10 @@ void Lane::execute_front(std::unique_lock<std::mutex>& lock, Deadline limit) {
 }
 
 bool Lane::wait(Item& item, Deadline deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!item.done) {
     if (!busy_ && !queue_.empty()) {
-      execute_front(lock, deadline);
+      execute_front(deadline);
       continue;
     }
     if (deadline.expired()) return false;
@@ -104,21 +105,21 @@ bool Lane::wait(Item& item, Deadline deadline) {
 }
 
 bool Lane::done(const Item& item) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return item.done;
 }
 
 void Lane::run_thread() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || (!busy_ && !queue_.empty()); });
+    while (!stopping_ && (busy_ || queue_.empty())) changed_.wait(lock);
     if (stopping_) return;
-    execute_front(lock, Deadline::never());
+    execute_front(Deadline::never());
   }
 }
 
 Activity Lane::activity() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (last_ == nullptr) return {};
   return {.number = last_->number,
           .operation = last_->operation.to_string(),
@@ -127,7 +128,7 @@ Activity Lane::activity() const {
 }
 
 std::string Lane::history() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::string text;
   const auto now = Deadline::Clock::now();
   const uint64_t first = last_number_ >= records_.size() ? last_number_ - records_.size() + 1 : 1;

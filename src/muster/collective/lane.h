@@ -6,17 +6,16 @@
 // Thread-safe.
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "muster/base/deadline.h"
+#include "muster/base/mutex.h"
 #include "muster/collective/engine.h"
 #include "muster/collective/operation.h"
 
@@ -26,12 +25,13 @@ class Lane {
  public:
   using Execute = std::function<void(const Operation&, uint64_t number, Deadline)>;
 
+  /// Once wait() or done() has said that it is done, it does not change any more.
   struct Item {
     Operation operation;
     uint64_t number = 0;
     Deadline deadline = Deadline::never();
-    bool done = false;
-    std::exception_ptr error;
+    bool done = false;         ///< the lane's mutex guards it
+    std::exception_ptr error;  ///< likewise, until it is done
   };
 
   explicit Lane(Execute execute) : execute_(std::move(execute)) {}
@@ -65,20 +65,21 @@ class Lane {
     Deadline::Clock::time_point ended;  // as `began` while it runs
     bool failed = false;
   };
-  Record& begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now);
-  void execute_front(std::unique_lock<std::mutex>& lock, Deadline limit);
+  Record& begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now)
+      MUSTER_REQUIRES(mutex_);
+  void execute_front(Deadline limit) MUSTER_REQUIRES(mutex_);
   void run_thread();
 
   const Execute execute_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t last_number_ = 0;
-  bool busy_ = false;
-  bool stopping_ = false;
-  std::deque<std::shared_ptr<Item>> queue_;
-  std::array<Record, 64> records_;
-  const Record* last_ = nullptr;  // the newest that has begun
-  std::thread thread_;            // made by the first submit()
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  uint64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool busy_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Item>> queue_ MUSTER_GUARDED_BY(mutex_);
+  std::array<Record, 64> records_ MUSTER_GUARDED_BY(mutex_);
+  const Record* last_ MUSTER_GUARDED_BY(mutex_) = nullptr;  // the newest that has begun
+  std::thread thread_ MUSTER_GUARDED_BY(mutex_);            // made by the first submit()
 };
 
 }  // namespace muster

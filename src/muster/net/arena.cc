@@ -31,8 +31,8 @@ size_t available_memory() {
 
 // What this process has mapped, by the identity of the file: a mapping belongs to the process.
 struct Mapped {
-  std::mutex mutex;
-  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Arena>> arenas;
+  Mutex mutex;
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Arena>> arenas MUSTER_GUARDED_BY(mutex);
 };
 
 Mapped& mapped() {
@@ -59,7 +59,7 @@ std::shared_ptr<Arena> Arena::create(size_t capacity) {
     raise<SystemError>("an arena of {} can't be made: {}", format_bytes(capacity), describe_errno(error));
   }
   std::shared_ptr<Arena> arena(new Arena(fd, capacity, /*owner=*/true, Access::kReadWrite));
-  const std::lock_guard lock(mapped().mutex);
+  const MutexLock lock(mapped().mutex);
   mapped().arenas[identity_of(fd)] = arena;
   return arena;
 }
@@ -67,7 +67,7 @@ std::shared_ptr<Arena> Arena::create(size_t capacity) {
 std::shared_ptr<Arena> Arena::open(int fd, Access access) {
   size_t size = 0;
   const auto identity = identity_of(fd, &size);
-  const std::lock_guard lock(mapped().mutex);
+  const MutexLock lock(mapped().mutex);
   if (auto known = mapped().arenas[identity].lock()) {
     close(fd);
     return known;
@@ -94,7 +94,7 @@ Arena::Arena(int fd, size_t capacity, bool owner, Access access) : fd_(fd), capa
 Arena::~Arena() {
   munmap(base_, capacity_);
   {
-    const std::lock_guard lock(mapped().mutex);
+    const MutexLock lock(mapped().mutex);
     auto& arenas = mapped().arenas;
     const auto found = arenas.find(identity_of(fd_));
     if (found != arenas.end() && found->second.expired()) arenas.erase(found);
@@ -105,7 +105,7 @@ Arena::~Arena() {
 void* Arena::allocate(size_t bytes) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), bytes >= kPage ? kPage : kLine);
   const size_t alignment = bytes >= kPage ? kPage : kLine;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto block = free_.begin(); block != free_.end(); ++block) {
     const auto [begin, length] = *block;
     const size_t offset = round_up(begin, alignment);
@@ -129,7 +129,7 @@ void* Arena::allocate(size_t bytes) {
 }
 
 void Arena::free(void* data) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto block = used_.find(offset_of(data));
   MUSTER_CHECK(block != used_.end(), "this was not allocated from the arena");
   auto [offset, size] = *block;
@@ -161,7 +161,7 @@ size_t Arena::offset_of(const void* data) const {
 }
 
 size_t Arena::allocated() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return allocated_;
 }
 

@@ -17,7 +17,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+
+#include "muster/base/mutex.h"
 
 namespace muster {
 
@@ -55,10 +56,10 @@ class Arena {
   const size_t capacity_;
   std::byte* base_ = nullptr;
 
-  mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;  // offset -> size; neighbours are merged
-  std::map<size_t, size_t> used_;
-  size_t allocated_ = 0;
+  mutable Mutex mutex_;
+  std::map<size_t, size_t> free_ MUSTER_GUARDED_BY(mutex_);  // offset -> size; neighbours are merged
+  std::map<size_t, size_t> used_ MUSTER_GUARDED_BY(mutex_);
+  size_t allocated_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace muster

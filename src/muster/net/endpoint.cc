@@ -239,7 +239,7 @@ bool Endpoint::advance(Guest& guest) {
   if (guest.received.size() > kProof) raise<Refused>("it went on before it was accepted");
   const std::string proof = secret_.prove(challenge("accept", guest.their_nonce, guest.nonce, guest.purpose));
   guest.connection.send(proof.data(), proof.size(), Deadline::after(1s));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   waiting_.emplace(guest.purpose, std::move(guest.connection));
   arrived_.notify_all();
   return false;
@@ -309,14 +309,14 @@ Connection Endpoint::connect_local(const std::string& local_name, const std::str
 
 Connection Endpoint::accept(const std::string& purpose, Deadline deadline,
                             const std::function<void()>& check) {
-  return wait_for([&] { return waiting_.find(purpose); }, purpose, deadline, check).second;
+  return wait_for([&](auto& waiting) { return waiting.find(purpose); }, purpose, deadline, check).second;
 }
 
 std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefix, Deadline deadline,
                                                         const std::function<void()>& check) {
-  const auto find = [&] {
-    const auto found = waiting_.lower_bound(prefix);
-    return found != waiting_.end() && found->first.starts_with(prefix) ? found : waiting_.end();
+  const auto find = [&](auto& waiting) {
+    const auto found = waiting.lower_bound(prefix);
+    return found != waiting.end() && found->first.starts_with(prefix) ? found : waiting.end();
   };
   return wait_for(find, prefix, deadline, check);
 }
@@ -324,9 +324,9 @@ std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefi
 template <typename Find>
 std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const std::string& purpose,
                                                       Deadline deadline, const std::function<void()>& check) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    const auto found = find();
+    const auto found = find(waiting_);
     if (found != waiting_.end()) {
       std::pair<std::string, Connection> result(found->first, std::move(found->second));
       waiting_.erase(found);

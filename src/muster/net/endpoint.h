@@ -17,17 +17,16 @@
 //
 // Whoever says anything else, or is silent for five seconds, is dropped and logged. Thread-safe.
 
-#include <condition_variable>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "muster/base/deadline.h"
+#include "muster/base/mutex.h"
 #include "muster/net/address.h"
 #include "muster/net/connection.h"
 #include "muster/net/secret.h"
@@ -84,9 +83,9 @@ class Endpoint {
   int local_ = -1;
   int stop_ = -1;
 
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::multimap<std::string, Connection> waiting_;  // protected by mutex_: proved, not yet accepted
+  Mutex mutex_;
+  ConditionVariable arrived_;
+  std::multimap<std::string, Connection> waiting_ MUSTER_GUARDED_BY(mutex_);  // proved, not yet accepted
 
   std::thread thread_;
 };

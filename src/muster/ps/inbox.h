@@ -5,9 +5,9 @@
 #include <atomic>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "muster/base/mutex.h"
 #include "muster/ps/seats.h"
 
 namespace muster {
@@ -47,9 +47,9 @@ class Inbox {
 
   Door& door_;
   std::atomic<uint64_t> count_{0};
-  mutable std::mutex mutex_;
-  Letters letters_;             // protected by mutex_
-  std::exception_ptr failure_;  // protected by mutex_
+  mutable Mutex mutex_;
+  Letters letters_ MUSTER_GUARDED_BY(mutex_);
+  std::exception_ptr failure_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

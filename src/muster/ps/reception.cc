@@ -64,7 +64,7 @@ void Reception::check() const {
 
 void Reception::close(const std::shared_ptr<Seat>& seat) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto watched = watched_.find(seat->worker);
     if (watched != watched_.end() && watched->second.seat == seat) watched_.erase(watched);
     const auto remote = remotes_.find(seat->worker);
@@ -108,7 +108,7 @@ std::string Reception::why_not(const Hello& hello) {
   if (hello.sockets < 1 || hello.sockets > kMostSockets)
     return fmt::format("worker {} wants {} sockets; expected 1 to {}", hello.worker, hello.sockets,
                        kMostSockets);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   int& newest = newest_.try_emplace(hello.worker, hello.incarnation).first->second;
   if (hello.incarnation < newest)
     return fmt::format("worker {} was started again: this is an older one", hello.worker);
@@ -134,13 +134,13 @@ void Reception::welcome_here(Connection connection, const Hello& hello, std::sha
   connection.send(&welcome, sizeof(welcome), deadline);
   connection.send_descriptor(options_.arena.fd(), deadline);
   connection.send_descriptor(options_.door_arena.fd(), deadline);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   watched_[hello.worker] = {std::move(connection), seat};
   options_.inbox.put(std::move(seat));
 }
 
 std::shared_ptr<RemoteWorker> Reception::known_remote(const Hello& hello) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = remotes_.find(hello.worker);
   return found != remotes_.end() && found->second.incarnation == hello.incarnation ? found->second.remote
                                                                                    : nullptr;
@@ -177,7 +177,7 @@ void Reception::welcome_remote(Connection connection, const Hello& hello, Deadli
                                             .base = remote->base(),
                                             .capacity = remote->capacity(),
                                             .remote = remote});
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     remotes_[hello.worker] = {remote, hello.incarnation};
     options_.inbox.put(std::move(seat));
   }
@@ -191,14 +191,14 @@ void Reception::watch() {
     std::vector<pollfd> waits;
     std::vector<std::shared_ptr<Seat>> who;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       for (const auto& [worker, watched] : watched_) {
         waits.push_back({.fd = watched.connection.fd(), .events = POLLIN, .revents = 0});
         who.push_back(watched.seat);
       }
     }
     poll(waits.data(), waits.size(), static_cast<int>(std::chrono::milliseconds(kLook).count()));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (size_t i = 0; i < waits.size(); ++i) {
       if (waits[i].revents == 0) continue;
       const auto found = watched_.find(who[i]->worker);

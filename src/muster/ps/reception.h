@@ -9,11 +9,11 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "muster/base/mutex.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/inbox.h"
 #include "muster/ps/plan.h"
@@ -71,10 +71,10 @@ class Reception {
   const Options options_;
   const uint64_t boot_;
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;
-  std::map<int, Watched> watched_;  // protected by mutex_
-  std::map<int, Remote> remotes_;   // protected by mutex_
-  std::map<int, int> newest_;       // incarnation of each worker that has come; protected by mutex_
+  mutable Mutex mutex_;
+  std::map<int, Watched> watched_ MUSTER_GUARDED_BY(mutex_);
+  std::map<int, Remote> remotes_ MUSTER_GUARDED_BY(mutex_);
+  std::map<int, int> newest_ MUSTER_GUARDED_BY(mutex_);  // incarnation of each worker that has come
   std::vector<std::thread> threads_;
 };
 

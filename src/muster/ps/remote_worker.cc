@@ -117,18 +117,18 @@ void RemoteWorker::drop_link() {
 }
 
 void RemoteWorker::detach() {
-  const std::lock_guard lock(links_);
+  const MutexLock lock(links_);
   drop_link();
 }
 
 void RemoteWorker::close() {
-  const std::lock_guard lock(links_);
+  const MutexLock lock(links_);
   closed_ = true;
   drop_link();
 }
 
 void RemoteWorker::attach(std::unique_ptr<Stream> stream) {
-  const std::lock_guard links(links_);
+  const MutexLock links(links_);
   if (closed_) return;
   stop();
   stream_ = std::move(stream);
@@ -138,7 +138,7 @@ void RemoteWorker::attach(std::unique_ptr<Stream> stream) {
   const uint64_t answered = desk_->answered.load();
   sent_ = answered > 0 && desk_->posted.load() == answered ? answered - 1 : answered;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     gone_since_.reset();
   }
   start(&RemoteWorker::receive, receiver_);
@@ -166,13 +166,13 @@ void RemoteWorker::check() const {
 }
 
 std::optional<Deadline::Clock::time_point> RemoteWorker::gone_since() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return gone_since_;
 }
 
 void RemoteWorker::broken() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!gone_since_) gone_since_ = Deadline::Clock::now();
   }
   wake(desk_->bell);

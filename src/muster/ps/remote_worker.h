@@ -16,7 +16,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +23,7 @@
 
 #include "muster/base/deadline.h"
 #include "muster/base/dtype.h"
+#include "muster/base/mutex.h"
 #include "muster/ps/placement.h"
 #include "muster/ps/store_view.h"
 #include "muster/ps/stream.h"
@@ -66,8 +66,8 @@ class RemoteWorker {
   std::optional<Deadline::Clock::time_point> gone_since() const;
 
  private:
-  void stop();
-  void drop_link();
+  void stop() MUSTER_REQUIRES(links_);
+  void drop_link() MUSTER_REQUIRES(links_);
   void start(void (RemoteWorker::*body)(), std::thread& thread);
   void receive();
   void receive_slice(const Frame& frame);
@@ -90,17 +90,17 @@ class RemoteWorker {
   std::atomic<uint64_t> copied_{0};        // and its number: the worker may ask again
   std::vector<std::byte> copies_;          // of parameters that do not go out at once
 
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Stream> stream_;  // changes under links_, while neither thread runs
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> pull_{-1};         // the version that is asked for
   std::atomic<uint64_t> sent_{0};         // replies
   std::atomic<uint64_t> pull_behind_{0};  // the request behind whose reply the parameters go
-  std::mutex links_;                      // held while one is attached or detached
-  bool closed_ = false;                   // protected by links_
-  mutable std::mutex mutex_;
-  std::optional<Deadline::Clock::time_point> gone_since_;  // protected by mutex_
-  std::thread receiver_;
-  std::thread sender_;
+  Mutex links_;                           // held while one is attached or detached
+  bool closed_ MUSTER_GUARDED_BY(links_) = false;
+  std::thread receiver_ MUSTER_GUARDED_BY(links_);
+  std::thread sender_ MUSTER_GUARDED_BY(links_);
+  mutable Mutex mutex_;
+  std::optional<Deadline::Clock::time_point> gone_since_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -10,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/net/arena.h"
 #include "muster/optim/rules.h"
 #include "muster/ps/inbox.h"
@@ -87,7 +87,7 @@ class ParameterServer::Impl {
   void lose(int worker, int incarnation) { inbox_.put(Inbox::Loss{worker, incarnation}); }
 
   Progress progress() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return progress_;
   }
 
@@ -103,7 +103,7 @@ class ParameterServer::Impl {
         (this->*body)();
       } catch (const Stopped&) {
       } catch (const std::exception& error) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         progress_.failure = error.what();
       }
     });
@@ -382,7 +382,7 @@ class ParameterServer::Impl {
 
   void report_progress() {
     if (is_first()) step_ = policy_->step();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     progress_.step = step_;
     progress_.version = version_;
     if (const auto now = Clock::now(); policy_ && (joined_.size() != reported_ || now > next_report_)) {
@@ -442,8 +442,8 @@ class ParameterServer::Impl {
   size_t reported_ = 0;  // how many had joined at the last report
   Clock::time_point next_report_;
 
-  mutable std::mutex mutex_;
-  Progress progress_;  // protected by mutex_
+  mutable Mutex mutex_;
+  Progress progress_ MUSTER_GUARDED_BY(mutex_);
 
   std::optional<Reception> reception_;
   std::vector<std::thread> threads_;

@@ -9,10 +9,8 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +19,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/ps/server_test.h"
 #include "muster/ps/wire.h"
 
@@ -115,7 +114,7 @@ class LogLines {
  public:
   LogLines() {
     set_log_sink([this](std::string_view line) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       lines_.emplace_back(line);
       changed_.notify_all();
     });
@@ -124,21 +123,21 @@ class LogLines {
 
   /// Waits for a line with this text.
   ::testing::AssertionResult has(const std::string& text) {
-    std::unique_lock lock(mutex_);
-    const auto found = [&] {
-      return std::any_of(lines_.begin(), lines_.end(),
-                         [&](const std::string& line) { return line.find(text) != std::string::npos; });
-    };
-    if (changed_.wait_for(lock, 20s, found)) return ::testing::AssertionSuccess();
+    MutexLock lock(mutex_);
+    const auto has_text = [&](const std::string& line) { return line.find(text) != std::string::npos; };
+    for (const auto deadline = Deadline::after(20s); !deadline.expired();) {
+      if (std::any_of(lines_.begin(), lines_.end(), has_text)) return ::testing::AssertionSuccess();
+      changed_.wait_until(lock, deadline.time_point());
+    }
     std::string all;
     for (const auto& line : lines_) all += line;
     return ::testing::AssertionFailure() << "nobody logged '" << text << "', but:\n" << all;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> lines_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<std::string> lines_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// A worker on another host that says what the test wants. Throws PeerLost when the server has ended the

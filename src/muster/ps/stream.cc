@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 namespace muster {
@@ -47,14 +48,14 @@ Stream::Stream(std::vector<Connection> connections, bool encrypted)
       ahead_(kAhead) {}
 
 size_t Stream::try_send(std::span<const iovec> parts) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (encrypted_) lock.lock();
+  std::optional<MutexLock> lock;
+  if (encrypted_) lock.emplace(mutex_);
   return link_.try_send(parts);
 }
 
 size_t Stream::try_receive(std::span<const iovec> parts) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (encrypted_) lock.lock();
+  std::optional<MutexLock> lock;
+  if (encrypted_) lock.emplace(mutex_);
   return link_.try_receive(parts);
 }
 

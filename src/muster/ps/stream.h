@@ -4,11 +4,11 @@
 // ahead, so that many of them cost one call of the system.
 
 #include <functional>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "muster/base/deadline.h"
+#include "muster/base/mutex.h"
 #include "muster/net/link.h"
 
 namespace muster {
@@ -59,7 +59,7 @@ class Stream {
   const bool encrypted_;
   Waiting sending_;
   Waiting receiving_;
-  std::mutex mutex_;              // of an encrypted link, which has one state for both directions
+  Mutex mutex_;                   // of an encrypted link, which has one state for both directions
   std::vector<std::byte> ahead_;  // what came behind what was asked for: bytes [taken_, read_)
   size_t taken_ = 0;
   size_t read_ = 0;

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mutex.h"
 #include "muster/ps/row_ids.h"
 
 namespace muster {
@@ -100,7 +100,7 @@ void Table::grow_index() {
 }
 
 void Table::pull(std::span<const int64_t> ids, float* rows) const {
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   for (const int64_t id : ids) {
     if (const std::byte* row = find(id)) {
       std::memcpy(rows, row + sizeof(Head), options_.width * sizeof(float));
@@ -117,7 +117,7 @@ void Table::push(std::span<const int64_t> ids, const float* gradients) {
     const UniqueIds unique(ids);  // it is ascending
     return push(unique.ids, unique.add_up(gradients, width).data());
   }
-  const std::lock_guard lock(mutex_);
+  const WriterLock lock(mutex_);
   for (size_t i = 0; i < ids.size(); ++i) {
     std::byte* row = find_or_create(ids[i]);
     auto* head = reinterpret_cast<Head*>(row);
@@ -128,7 +128,7 @@ void Table::push(std::span<const int64_t> ids, const float* gradients) {
 }
 
 TableSize Table::size() const {
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   return {.rows = rows_,
           .bytes = blocks_.size() * rows_per_block_ * stride_ + index_.size() * sizeof(uint32_t)};
 }

@@ -14,11 +14,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "muster/base/mutex.h"
 #include "muster/optim/row_rules.h"
 
 namespace muster {
@@ -62,21 +62,22 @@ class Table {
   };
 
   void initialise(int64_t id, float* values) const;
-  std::byte* at(uint32_t row) const;
-  std::byte* find(int64_t id) const;
-  std::byte* find_or_create(int64_t id);
-  size_t place_of(int64_t id) const;
-  void grow_index();
+  std::byte* at(uint32_t row) const MUSTER_REQUIRES_SHARED(mutex_);
+  std::byte* find(int64_t id) const MUSTER_REQUIRES_SHARED(mutex_);
+  std::byte* find_or_create(int64_t id) MUSTER_REQUIRES(mutex_);
+  size_t place_of(int64_t id) const MUSTER_REQUIRES_SHARED(mutex_);
+  void grow_index() MUSTER_REQUIRES(mutex_);
 
   const TableOptions options_;
   const uint64_t key_;   // of initial values
   const size_t stride_;  // bytes from a row to the next
   const size_t rows_per_block_;
 
-  mutable std::shared_mutex mutex_;  // protects what follows
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
-  std::vector<uint32_t> index_;  // hash of an id -> its row, from 1; 0 where there is none
-  uint32_t rows_ = 0;
+  mutable SharedMutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_ MUSTER_GUARDED_BY(mutex_);
+  // The hash of an id -> its row, from 1; 0 where there is none.
+  std::vector<uint32_t> index_ MUSTER_GUARDED_BY(mutex_);
+  uint32_t rows_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace muster

@@ -97,7 +97,7 @@ void TableClient::create(const TableOptions& table) {
   if (table.name.size() > kLongestTableName)
     raise<InvalidArgument>("a table's name of {} bytes; expected at most {}", table.name.size(),
                            kLongestTableName);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Request> requests;
   for (size_t server = 0; server < servers_.size(); ++server) {
     const RequestHead head = {.kind = TableRequest::kCreate,
@@ -122,7 +122,7 @@ std::vector<TableClient::Part> TableClient::split(std::span<const int64_t> ids) 
 }
 
 void TableClient::pull(const std::string& table, std::span<const int64_t> ids, float* rows) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const size_t width = width_of(table);
   const UniqueIds unique(ids);
   const auto parts = split(unique.ids);
@@ -151,7 +151,7 @@ void TableClient::pull(const std::string& table, std::span<const int64_t> ids, f
 }
 
 void TableClient::push(const std::string& table, std::span<const int64_t> ids, const float* gradients) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const size_t width = width_of(table);
   const UniqueIds unique(ids);
   const std::vector<float> sums = unique.add_up(gradients, width);
@@ -178,7 +178,7 @@ void TableClient::push(const std::string& table, std::span<const int64_t> ids, c
 }
 
 TableSize TableClient::size(const std::string& table) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   width_of(table);
   std::vector<Request> requests;
   for (size_t server = 0; server < servers_.size(); ++server) {

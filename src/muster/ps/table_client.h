@@ -18,11 +18,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "muster/base/mutex.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/server_address.h"
 #include "muster/ps/table.h"
@@ -68,21 +68,21 @@ class TableClient {
   struct Part;
   struct Request;
 
-  std::string name_of(const Server& server) const;
-  size_t width_of(const std::string& table) const;
-  std::vector<Part> split(std::span<const int64_t> ids) const;
-  void exchange(std::vector<Request>& requests);
-  void send(Request& request);
-  void receive(Request& request);
-  void finish(Request& request);
+  std::string name_of(const Server& server) const MUSTER_REQUIRES(mutex_);
+  size_t width_of(const std::string& table) const MUSTER_REQUIRES(mutex_);
+  std::vector<Part> split(std::span<const int64_t> ids) const MUSTER_REQUIRES(mutex_);
+  void exchange(std::vector<Request>& requests) MUSTER_REQUIRES(mutex_);
+  void send(Request& request) MUSTER_REQUIRES(mutex_);
+  void receive(Request& request) MUSTER_REQUIRES(mutex_);
+  void finish(Request& request) MUSTER_REQUIRES(mutex_);
 
   const TableClientOptions options_;
   const uint64_t client_;  // a random number
 
-  std::mutex mutex_;  // protects what follows
-  std::vector<Server> servers_;
-  std::map<std::string, size_t> widths_;
-  uint64_t sequence_ = 0;
+  Mutex mutex_;  // held during a call
+  std::vector<Server> servers_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, size_t> widths_ MUSTER_GUARDED_BY(mutex_);
+  uint64_t sequence_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace muster

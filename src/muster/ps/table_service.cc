@@ -169,7 +169,7 @@ void TableService::create(const RequestHead& head, const std::string& name, cons
                                 .rule = parse_row_rule(rule),
                                 .scale = head.scale,
                                 .seed = head.seed};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto [found, created] = tables_.try_emplace(name, options);
   const TableOptions& there = found->second.options();
   if (there.width != options.width || there.rule->to_string() != options.rule->to_string() ||
@@ -185,7 +185,7 @@ void TableService::create(const RequestHead& head, const std::string& name, cons
 void TableService::push(const RequestHead& head, Table& table, std::span<const int64_t> ids,
                         const float* gradients) {
   Worker& worker = worker_of(head.worker);
-  const std::lock_guard lock(worker.mutex);
+  const MutexLock lock(worker.mutex);
   const bool first = worker.sequence == 0 || head.incarnation > worker.incarnation;
   if (!first && head.incarnation < worker.incarnation)
     raise<InvalidArgument>("incarnation {} of worker {} is over: incarnation {} pushes already",
@@ -201,14 +201,14 @@ void TableService::push(const RequestHead& head, Table& table, std::span<const i
 }
 
 Table& TableService::table_of(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = tables_.find(name);
   if (found == tables_.end()) raise<InvalidArgument>("there is no table '{}' on this server", name);
   return found->second;
 }
 
 TableService::Worker& TableService::worker_of(uint32_t worker) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return workers_[worker];
 }
 

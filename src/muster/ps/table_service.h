@@ -16,11 +16,11 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 
+#include "muster/base/mutex.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/table.h"
 #include "muster/ps/table_protocol.h"
@@ -44,10 +44,10 @@ class TableService {
 
   // Which pushes of a worker have been applied.
   struct Worker {
-    std::mutex mutex;  // protects what follows, and is held while a push is applied
-    uint32_t incarnation = 0;
-    uint64_t client = 0;
-    uint64_t sequence = 0;
+    Mutex mutex;  // held while a push is applied
+    uint32_t incarnation MUSTER_GUARDED_BY(mutex) = 0;
+    uint64_t client MUSTER_GUARDED_BY(mutex) = 0;
+    uint64_t sequence MUSTER_GUARDED_BY(mutex) = 0;
   };
 
   class Answer;
@@ -65,9 +65,10 @@ class TableService {
   const std::shared_ptr<Endpoint> endpoint_;
   std::atomic<bool> stop_ = false;
 
-  std::mutex mutex_;
-  std::map<std::string, Table> tables_;  // protected by mutex_; tables stay where they are
-  std::map<uint32_t, Worker> workers_;   // likewise
+  Mutex mutex_;
+  // The maps; what is in them stays where it is, and has locks of its own.
+  std::map<std::string, Table> tables_ MUSTER_GUARDED_BY(mutex_);
+  std::map<uint32_t, Worker> workers_ MUSTER_GUARDED_BY(mutex_);
 
   std::list<Guest> guests_;  // of thread_, and of the destructor after it
   std::thread thread_;

@@ -1,12 +1,11 @@
-#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <thread>
 
 #include "muster/base/convert.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/ps/channel.h"
 #include "muster/ps/stream.h"
 
@@ -47,7 +46,7 @@ class TcpChannel : public Channel {
 
   ~TcpChannel() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     changed_.notify_all();
@@ -146,13 +145,13 @@ class TcpChannel : public Channel {
 
   void check() {
     options_.check();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
 
   void add(Item item) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (error_) std::rethrow_exception(error_);
       queue_.push_back(std::move(item));
     }
@@ -160,12 +159,12 @@ class TcpChannel : public Channel {
   }
 
   void flush() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
       if (error_) std::rethrow_exception(error_);
       if (queue_.empty() && !busy_) return;
       if (!busy_) {
-        send_some(lock, options_.check);
+        send_some(options_.check);
       } else {
         changed_.wait_for(lock, std::chrono::milliseconds(50));
         options_.check();
@@ -174,16 +173,16 @@ class TcpChannel : public Channel {
   }
 
   void send_all() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || error_ || (!queue_.empty() && !busy_); });
+      while (!stopping_ && !error_ && (queue_.empty() || busy_)) changed_.wait(lock);
       if (stopping_ || error_) return;
-      send_some(lock, [] {});
+      send_some([] {});
     }
   }
 
   // The first of the queue, many small ones at once. `check` is that of the thread that sends.
-  void send_some(std::unique_lock<std::mutex>& lock, const Stream::Check& check) {
+  void send_some(const Stream::Check& check) MUSTER_REQUIRES(mutex_) {
     size_t bytes = 0;
     batch_.clear();
     while (!queue_.empty() && batch_.size() < kMostAtOnce && bytes < kManyBytes) {
@@ -192,14 +191,14 @@ class TcpChannel : public Channel {
       queue_.pop_front();
     }
     busy_ = true;
-    lock.unlock();
+    mutex_.unlock();
     std::exception_ptr error;
     try {
       send_batch(bytes, check);
     } catch (...) {
       error = std::current_exception();
     }
-    lock.lock();
+    mutex_.lock();
     busy_ = false;
     error_ = error;
     changed_.notify_all();
@@ -224,7 +223,7 @@ class TcpChannel : public Channel {
     }
     stream_->send(parts, [&] {
       check();
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stopping_) throw Stopped{};
     });
   }
@@ -237,12 +236,12 @@ class TcpChannel : public Channel {
   std::vector<Item> batch_;          // of who sends, as is:
   std::vector<std::byte> outgoing_;  // gradients in the type of the wire
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> queue_;  // protected by mutex_, as all that follows
-  bool busy_ = false;       // somebody sends what is not in the queue any more
-  bool stopping_ = false;
-  std::exception_ptr error_;  // of whoever sent
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<Item> queue_ MUSTER_GUARDED_BY(mutex_);
+  bool busy_ MUSTER_GUARDED_BY(mutex_) = false;  // somebody sends what is not in the queue any more
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ MUSTER_GUARDED_BY(mutex_);  // of whoever sent
   std::thread sender_;
 };
 

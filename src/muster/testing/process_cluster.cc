@@ -73,7 +73,7 @@ void ProcessCluster::read_output(Process& process) {
   while (true) {
     const ssize_t size = read(process.pipe, buffer.data(), buffer.size());
     if (size < 0 && errno == EINTR) continue;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (size > 0) process.output.append(buffer.data(), static_cast<size_t>(size));
     if (size <= 0) process.closed = true;
     changed_.notify_all();
@@ -95,7 +95,7 @@ void ProcessCluster::signal_group(int process, int number) {
 
 void ProcessCluster::wait_for_output(int index, const std::string& text, Deadline deadline) {
   Process& process = at(index);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (process.output.find(text) == std::string::npos) {
     if (process.closed || deadline.expired()) {
       raise<DeadlineExceeded>("process {} ({}) {} without printing '{}'; its output:\n{}", index,
@@ -129,14 +129,15 @@ ProcessCluster::Result ProcessCluster::wait(int index, Deadline deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   // A grandchild may hold the pipe open; what has come so far is what there is.
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::seconds(2), [&] { return process.closed; });
+  MutexLock lock(mutex_);
+  const auto patience = Deadline::after(std::chrono::seconds(2));
+  while (!process.closed && !patience.expired()) changed_.wait_until(lock, patience.time_point());
   process.result.output = process.output;
   return process.result;
 }
 
 std::string ProcessCluster::output(int index) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return at(index).output;
 }
 

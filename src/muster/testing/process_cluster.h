@@ -4,23 +4,25 @@
 // output and error collected as one text.
 //
 //   ProcessCluster cluster;
-//   int worker = cluster.start({.command = {self_path(), "--task-main=join"}, .environment = {{"RANK",
-//   "0"}}}); cluster.wait_for_output(worker, "joined", Deadline::after(30s)); cluster.signal(worker,
-//   SIGKILL); EXPECT_EQ(cluster.wait(worker, Deadline::after(30s)).signal, SIGKILL);
+//   int worker = cluster.start({.command = {self_path(), "--task-main=join"},
+//                               .environment = {{"RANK", "0"}}});
+//   cluster.wait_for_output(worker, "joined", Deadline::after(30s));
+//   cluster.signal(worker, SIGKILL);
+//   EXPECT_EQ(cluster.wait(worker, Deadline::after(30s)).signal, SIGKILL);
 //
-// Whatever still runs when the cluster is destroyed is killed, with its children. Thread-safe.
+// Whatever still runs when the cluster is destroyed is killed, with its children. Of one thread; threads of
+// its own read what the processes print. Throws SystemError when no process can be started.
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "muster/base/deadline.h"
+#include "muster/base/mutex.h"
 
 namespace muster::testing {
 
@@ -31,8 +33,8 @@ class ProcessCluster {
  public:
   struct Program {
     std::vector<std::string> command;
-    std::map<std::string, std::string>
-        environment;  ///< on top of this process's own, less other launchers' variables
+    /// On top of this process's own, less other launchers' variables.
+    std::map<std::string, std::string> environment;
   };
 
   struct Result {
@@ -65,19 +67,18 @@ class ProcessCluster {
     pid_t pid = -1;
     int pipe = -1;
     std::thread reader;
-    std::string output;
+    std::string output;   // the cluster's mutex guards it
+    bool closed = false;  // likewise: the reader has come to the end
     std::string name;
-    bool closed = false;
     bool reaped = false;
     Result result;
   };
   Process& at(int process) const { return *processes_.at(static_cast<size_t>(process)); }
   void read_output(Process& process);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::unique_ptr<Process>>
-      processes_;  // the vector by its one owner; outputs protected by mutex_
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<std::unique_ptr<Process>> processes_;  // of the one thread
 };
 
 /// Processes on this machine whose command line contains `text`, for tests that nothing was left behind.

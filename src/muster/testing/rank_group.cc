@@ -9,7 +9,7 @@ namespace muster::testing {
 
 Exchange ThreadExchange::of_rank(int rank) {
   return [this, rank](const std::string& mine, Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const uint64_t round = round_;
     texts_[static_cast<size_t>(rank)] = mine;
     if (++arrived_ == static_cast<int>(texts_.size())) {

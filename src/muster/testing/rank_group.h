@@ -5,12 +5,11 @@
 //   RankGroup group({.ranks = 3, .hosts = {0, 0, 1}});
 //   EXPECT_THAT(group.run([](Communicator& comm) { comm.barrier(); }), Each(""));
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "muster/base/mutex.h"
 #include "muster/collective/communicator.h"
 
 namespace muster::testing {
@@ -22,12 +21,12 @@ class ThreadExchange {
   Exchange of_rank(int rank);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> texts_;
-  std::vector<std::string> complete_;
-  int arrived_ = 0;
-  uint64_t round_ = 0;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<std::string> texts_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::string> complete_ MUSTER_GUARDED_BY(mutex_);
+  int arrived_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t round_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 class RankGroup {

@@ -1,7 +1,5 @@
 #include "muster/testing/thread_cluster.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include <fmt/format.h>
@@ -9,12 +7,13 @@
 #include "muster/base/deadline.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 
 namespace muster::testing {
 
 std::vector<std::string> ThreadCluster::run(const std::function<void(int)>& body) const {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  ConditionVariable changed;
   std::vector<bool> ended(static_cast<size_t>(ranks_));
   std::vector<std::string> errors(static_cast<size_t>(ranks_));
   std::vector<std::thread> threads;
@@ -28,22 +27,24 @@ std::vector<std::string> ThreadCluster::run(const std::function<void(int)>& body
         error = thrown.what();
         if (error.empty()) error = "an exception without a message";
       }
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       errors[static_cast<size_t>(rank)] = error;
       ended[static_cast<size_t>(rank)] = true;
       changed.notify_all();
     });
   }
   {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     const auto deadline = Deadline::after(limit_);
-    const auto all_ended = [&] { return std::find(ended.begin(), ended.end(), false) == ended.end(); };
-    if (!changed.wait_until(lock, deadline.time_point(), all_ended)) {
-      std::string hanging;
-      for (int rank = 0; rank < ranks_; ++rank) {
-        if (!ended[static_cast<size_t>(rank)]) hanging += fmt::format(" {}", rank);
+    while (std::find(ended.begin(), ended.end(), false) != ended.end()) {
+      if (deadline.expired()) {
+        std::string hanging;
+        for (int rank = 0; rank < ranks_; ++rank) {
+          if (!ended[static_cast<size_t>(rank)]) hanging += fmt::format(" {}", rank);
+        }
+        MUSTER_CHECK(false, "ranks{} did not end within {}", hanging, format_seconds(limit_));
       }
-      MUSTER_CHECK(false, "ranks{} did not end within {}", hanging, format_seconds(limit_));
+      changed.wait_until(lock, deadline.time_point());
     }
   }
   for (auto& thread : threads) thread.join();

@@ -14,7 +14,7 @@ Courier::Courier(Options options)
 Courier::~Courier() {
   bool busy = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     busy = begun_ > finished_;
     changed_.notify_all();
@@ -25,13 +25,13 @@ Courier::~Courier() {
 }
 
 void Courier::begin(uint64_t round) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   begun_ = round;
   changed_.notify_all();
 }
 
 void Courier::check() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -47,18 +47,18 @@ void Courier::run() {
   try {
     for (uint64_t round = 1;; ++round) {
       {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopping_ || begun_ >= round; });
+        MutexLock lock(mutex_);
+        while (!stopping_ && begun_ < round) changed_.wait(lock);
         if (stopping_) return;
       }
       carry(round);
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       finished_ = round;
     }
   } catch (const Stopped&) {
   } catch (const std::exception& error) {
     if (stopping_) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     error_ = std::current_exception();
     options_.workers.abort(error.what());
   }

@@ -10,12 +10,11 @@
 // When all buckets are there, it adds up what the workers said (StepBoard::Control) and shows the round as
 // arrived on the board. A failure breaks the workers' communicator, and is thrown by check().
 
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "muster/base/mutex.h"
 #include "muster/collective/communicator.h"
 #include "muster/train/parameter_layout.h"
 #include "muster/train/step_board.h"
@@ -54,11 +53,11 @@ class Courier {
 
   Options options_;
   SharedHost& host_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t begun_ = 0;        // protected by mutex_
-  uint64_t finished_ = 0;     // protected by mutex_
-  std::exception_ptr error_;  // protected by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  uint64_t begun_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t finished_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::exception_ptr error_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_{false};
   uint64_t carried_ = 0;  // rounds; of the thread only
   std::thread thread_;

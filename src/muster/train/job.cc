@@ -61,7 +61,7 @@ Job::~Job() {
 void Job::drop_communicator() {
   std::unique_ptr<Communicator> going;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     going = std::move(communicator_);
   }
 }
@@ -182,7 +182,7 @@ TableClient& Job::tables() {
 }
 
 void Job::on_lost(std::function<void(const TaskInfo& task)> callback) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   on_lost_ = std::move(callback);
   for (const auto& task : lost_) {
     if (on_lost_) on_lost_(task);
@@ -190,13 +190,13 @@ void Job::on_lost(std::function<void(const TaskInfo& task)> callback) {
 }
 
 void Job::on_task_lost(const TaskInfo& task) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lost_.push_back(task);
   if (on_lost_) on_lost_(task);
 }
 
 void Job::check() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ended_) throw Aborted(*ended_);
 }
 
@@ -224,7 +224,10 @@ Endpoint::Options Job::data_port() const {
 }
 
 Communicator& Job::communicator() {
-  if (communicator_) return *communicator_;
+  {
+    const MutexLock lock(mutex_);
+    if (communicator_) return *communicator_;
+  }
   if (identity_.task.job != "worker")
     raise<InvalidArgument>("{} is not a worker: only workers are in the communicator",
                            identity_.task.to_string());
@@ -250,7 +253,7 @@ Communicator& Job::communicator() {
     options.endpoint = endpoint();
   }
   auto made = std::make_unique<Communicator>(std::move(options));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   communicator_ = std::move(made);
   if (ended_) communicator_->abort(*ended_);
   return *communicator_;
@@ -260,12 +263,12 @@ Communicator& Job::communicator() {
 // itself, with what it was doing, though the coordinator may be a moment quicker.
 void Job::on_membership_lost(const std::string& reason) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = reason;
     if (!communicator_) return;
   }
   std::this_thread::sleep_for(kOwnFindings);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (communicator_) communicator_->abort(reason);
 }
 

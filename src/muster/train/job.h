@@ -15,12 +15,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/base/config.h"
+#include "muster/base/mutex.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/member.h"
@@ -120,16 +120,16 @@ class Job {
   std::optional<ReservedPort> port_;          // when nobody gave us an address
   std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
 
-  std::mutex mutex_;
-  std::optional<std::string> ended_;              // protected by mutex_: why the job has ended
-  std::vector<TaskInfo> lost_;                    // protected by mutex_
-  std::function<void(const TaskInfo&)> on_lost_;  // protected by mutex_
+  Mutex mutex_;
+  std::optional<std::string> ended_ MUSTER_GUARDED_BY(mutex_);  // why the job has ended
+  std::vector<TaskInfo> lost_ MUSTER_GUARDED_BY(mutex_);
+  std::function<void(const TaskInfo&)> on_lost_ MUSTER_GUARDED_BY(mutex_);
   std::shared_ptr<Endpoint> endpoint_;
   int models_ = 0;
   std::unique_ptr<TableClient> tables_;
-  std::unique_ptr<Communicator> communicator_;  // set under mutex_
-  std::unique_ptr<Member> member_;              // empty when alone; its thread uses what stands above
-  std::map<std::string, std::string> values_;   // of a process alone
+  std::unique_ptr<Communicator> communicator_ MUSTER_GUARDED_BY(mutex_);
+  std::unique_ptr<Member> member_;             // empty when alone; its thread uses what stands above
+  std::map<std::string, std::string> values_;  // of a process alone
 };
 
 }  // namespace muster

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -10,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/base/text.h"
 #include "muster/ps/server.h"
 #include "muster/ps/table_service.h"
@@ -25,7 +25,7 @@ class Serving {
     job_.announce_server();
     job_.on_lost([this](const TaskInfo& task) {
       if (task.task.job != "worker") return;
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (server_) server_->lose(task.task.task.value_or(0), task.incarnation);
     });
   }
@@ -89,21 +89,21 @@ class Serving {
         .encrypted = job_.encrypted(),
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); }});
     std::unique_ptr<ParameterServer> before;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     before = std::exchange(server_, std::move(made));
   }
 
   void end_job_if_failed() {
     std::string failure;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (server_) failure = server_->progress().failure;
     }
     if (!failure.empty()) job_.abort(failure);
   }
 
   void say_end() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!server_) return;
     const auto progress = server_->progress();
     if (progress.report.empty()) return;
@@ -115,8 +115,8 @@ class Serving {
 
   Job& job_;
   TableService tables_;
-  std::mutex mutex_;
-  std::unique_ptr<ParameterServer> server_;  // protected by mutex_
+  Mutex mutex_;
+  std::unique_ptr<ParameterServer> server_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "muster/train/tensor_memory.h"
 
 #include <map>
-#include <mutex>
 #include <new>
 #include <unordered_set>
 
@@ -9,6 +8,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "muster/base/error.h"
+#include "muster/base/mutex.h"
 
 namespace muster {
 namespace {
@@ -31,21 +31,21 @@ constexpr size_t kKeep = size_t{64} * 1024 * 1024;
 class Blocks {
  public:
   void add(const void* block) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     blocks_.insert(block);
   }
   void remove(const void* block) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     blocks_.erase(block);
   }
   bool contains(const void* block) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return blocks_.contains(block);
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_set<const void*> blocks_;
+  Mutex mutex_;
+  std::unordered_set<const void*> blocks_ MUSTER_GUARDED_BY(mutex_);
 };
 
 Blocks& all_blocks() {
@@ -62,7 +62,7 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
 
   void* allocate(size_t bytes) {
     const size_t wanted = (bytes + kHead + kPage - 1) / kPage * kPage;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     auto found = free_.lower_bound(wanted);
     std::byte* block = nullptr;
     if (found != free_.end() && found->first <= wanted + wanted / kSlack) {
@@ -89,14 +89,14 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
     auto* holder = reinterpret_cast<std::shared_ptr<Core>*>(block);
     const std::shared_ptr<Core> core = std::move(*holder);
     holder->~shared_ptr();
-    const std::lock_guard lock(core->mutex_);
+    const MutexLock lock(core->mutex_);
     const size_t bytes = core->blocks_.at(block).bytes;
     core->free_.emplace(bytes, block);
     core->free_bytes_ += bytes;
   }
 
   size_t held() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return bytes_;
   }
 
@@ -106,7 +106,7 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
     size_t bytes = 0;
   };
 
-  void give_back() {
+  void give_back() MUSTER_REQUIRES(mutex_) {
     for (const auto& [bytes, block] : free_) {
       all_blocks().remove(block);
       blocks_.erase(block);
@@ -117,11 +117,11 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
   }
 
   const Source source_;
-  mutable std::mutex mutex_;
-  std::map<std::byte*, Block> blocks_;
-  std::multimap<size_t, std::byte*> free_;
-  size_t bytes_ = 0;
-  size_t free_bytes_ = 0;
+  mutable Mutex mutex_;
+  std::map<std::byte*, Block> blocks_ MUSTER_GUARDED_BY(mutex_);
+  std::multimap<size_t, std::byte*> free_ MUSTER_GUARDED_BY(mutex_);
+  size_t bytes_ MUSTER_GUARDED_BY(mutex_) = 0;
+  size_t free_bytes_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 namespace {

@@ -137,7 +137,7 @@ GlooEngine::GlooEngine(const Communicator::Options& options, GroupState& state, 
 GlooEngine::~GlooEngine() {
   if (!watch_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
@@ -212,7 +212,7 @@ std::string GlooEngine::explain(const Operation& /*operation*/) const {
 }
 
 void GlooEngine::watch() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_ && !failure().raised()) changed_.wait_for(lock, kWatchInterval);
   if (!stopping_) group_->break_up();
 }

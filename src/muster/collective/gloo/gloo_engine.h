@@ -10,16 +10,15 @@
 // PeerLost. gloo's connections are neither authenticated nor encrypted, and neither is the store where its
 // ranks meet: it is for networks in which everybody is trusted.
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "muster/base/mutex.h"
 #include "muster/collective/library_engine.h"
 
 namespace muster {
@@ -64,10 +63,10 @@ class GlooEngine : public LibraryEngine {
   Meeting meeting_;
   c10::intrusive_ptr<Group> group_;  // none when alone
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;  // protected by mutex_
-  std::thread watch_;      // wakes whoever waits in gloo when the group has failed
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::thread watch_;  // wakes whoever waits in gloo when the group has failed
 };
 
 }  // namespace muster

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mutex.h"
 #include "muster/collective/kernels.h"
 
 namespace muster::mpi {
@@ -17,13 +17,15 @@ constexpr std::array kReductions = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kM
 
 // MPI's own state is one for the process, and so is this.
 struct Library {
-  std::mutex mutex;
-  bool started = false;
+  Mutex mutex;
+  bool started MUSTER_GUARDED_BY(mutex) = false;
+  bool unfinished MUSTER_GUARDED_BY(mutex) = false;
+  std::vector<std::shared_ptr<void>> left MUSTER_GUARDED_BY(mutex);
+
+  // Made by start(), and constant from then on.
   MPI_Datatype half = MPI_DATATYPE_NULL;  // two bytes
   std::array<MPI_Op, kReductions.size()> float16 = {};
   std::array<MPI_Op, kReductions.size()> bfloat16 = {};
-  bool unfinished = false;
-  std::vector<std::shared_ptr<void>> left;
 };
 
 // Never destroyed: MPI may still write to what was left to it.
@@ -68,7 +70,7 @@ void finalise(int exit_code, void*) {
 
 void start() {
   Library& mpi = library();
-  const std::lock_guard lock(mpi.mutex);
+  const MutexLock lock(mpi.mutex);
   int finalised = 0;
   check(MPI_Finalized(&finalised), "MPI_Finalized");
   if (finalised != 0) raise<InvalidArgument>("this program has finalised MPI: the engine 'mpi' needs it");
@@ -95,13 +97,13 @@ void start() {
 }
 
 void leave_unfinished(std::shared_ptr<void> memory) {
-  const std::lock_guard lock(library().mutex);
+  const MutexLock lock(library().mutex);
   library().unfinished = true;
   library().left.push_back(std::move(memory));
 }
 
 bool unfinished() {
-  const std::lock_guard lock(library().mutex);
+  const MutexLock lock(library().mutex);
   return library().unfinished;
 }
 

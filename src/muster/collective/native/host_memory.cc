@@ -19,7 +19,7 @@ std::atomic<int>& readers_of(void* block) {
 }  // namespace
 
 void* HostMemory::allocate(size_t bytes, int readers) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   collect();
   auto* head = static_cast<std::byte*>(arena_->allocate(bytes + kHead));
   memset(head, 0, bytes + kHead);
@@ -32,7 +32,7 @@ void HostMemory::release(void* block) {
 }
 
 void HostMemory::retire(void* block) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   retired_.push_back(block);
   collect();
 }

@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "muster/base/mutex.h"
 #include "muster/net/arena.h"
 
 namespace muster {
@@ -33,11 +33,11 @@ class HostMemory {
   void discard(void* block);
 
  private:
-  void collect();
+  void collect() MUSTER_REQUIRES(mutex_);
 
   const std::shared_ptr<Arena> arena_;
-  std::mutex mutex_;
-  std::vector<void*> retired_;  // protected by mutex_
+  Mutex mutex_;
+  std::vector<void*> retired_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

@@ -307,7 +307,7 @@ void NativeEngine::run_message(const Context& context) {
 }
 
 LinkExecutor& NativeEngine::message_executor(int peer, bool sending) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& executor = message_executors_[{peer, sending}];
   if (!executor) {
     const int from = sending ? options_.rank : peer;
@@ -332,7 +332,7 @@ std::unique_ptr<LinkExecutor> NativeEngine::make_executor(const Channel& channel
 // Made when first needed. Between hosts the higher rank connects; inside one, each side makes the pipe that
 // it fills and shows where it is. Each channel is used by one thread.
 Link& NativeEngine::link_to(int peer, const Channel& channel, const Context& context) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   auto& link = links_[{peer, channel.name}];
   lock.unlock();
   if (!link) {
@@ -367,7 +367,7 @@ std::unique_ptr<Link> NativeEngine::make_memory_link(int peer, const Channel& ch
   MemoryPipe* ours = nullptr;
   if (channel.sends) {
     ours = new (memory_->allocate(sizeof(MemoryPipe), 2)) MemoryPipe;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     own_pipes_.push_back(ours);
     block_->pipe(channel.number, host_->size(), index).exchange(memory_->arena()->offset_of(ours));
     wake(other.block->bell);
@@ -377,7 +377,7 @@ std::unique_ptr<Link> NativeEngine::make_memory_link(int peer, const Channel& ch
     const uint64_t offset = other.block->pipe(number, host_->size(), host_->index()).load();
     if (offset == 0) return nullptr;
     auto* theirs = reinterpret_cast<MemoryPipe*>(other.arena->at(offset));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pipes_of_others_.push_back(theirs);
     return theirs;
   };

@@ -4,10 +4,10 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <tuple>
 
+#include "muster/base/mutex.h"
 #include "muster/collective/communicator.h"
 #include "muster/collective/engine.h"
 #include "muster/collective/native/host_memory.h"
@@ -74,11 +74,12 @@ class NativeEngine : public Engine {
   std::tuple<Collective, Algorithm, int> last_key_;
   std::shared_ptr<void> piece_;  // in the arena: where ordinary memory passes through several stages
 
-  std::mutex mutex_;  // protects what follows: messages run beside collectives
-  std::map<std::pair<int, std::string>, std::unique_ptr<Link>> links_;
-  std::vector<void*> own_pipes_;  // of links inside the host
-  std::vector<void*> pipes_of_others_;
-  std::map<std::pair<int, bool>, std::unique_ptr<LinkExecutor>> message_executors_;
+  Mutex mutex_;  // messages run beside collectives
+  // The map; each link is used by the one thread of its channel.
+  std::map<std::pair<int, std::string>, std::unique_ptr<Link>> links_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<void*> own_pipes_ MUSTER_GUARDED_BY(mutex_);  // of links inside the host
+  std::vector<void*> pipes_of_others_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::pair<int, bool>, std::unique_ptr<LinkExecutor>> message_executors_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

@@ -94,7 +94,7 @@ std::vector<int> PeerWatch::absent(uint64_t number) {
   };
   std::vector<int> ranks;
   for (const auto patience = Deadline::after(kAnswerWithin);; std::this_thread::sleep_for(1ms)) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ranks.clear();
     bool answered = true;
     for (const auto& [rank, peer] : peers_) {
@@ -106,7 +106,7 @@ std::vector<int> PeerWatch::absent(uint64_t number) {
 }
 
 void PeerWatch::tell(Failure::Kind kind, const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [rank, peer] : peers_) {
     say(peer, Message::kFailure, fmt::format("{}{}", static_cast<int>(kind), reason));
   }
@@ -124,7 +124,7 @@ void PeerWatch::listen() {
     std::vector<pollfd> waits = {{.fd = stop_, .events = POLLIN, .revents = 0}};
     std::vector<int> ranks;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       for (const auto& [rank, peer] : peers_) {
         if (peer.left) continue;
         waits.push_back({.fd = peer.connection.fd(), .events = POLLIN, .revents = 0});
@@ -135,7 +135,7 @@ void PeerWatch::listen() {
     if (waits[0].revents != 0) return;
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (waits[i + 1].revents == 0) continue;
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       read(ranks[i], peers_[ranks[i]]);
     }
     look_for_stalls();
@@ -187,7 +187,7 @@ void PeerWatch::take(int rank, Peer& peer, Message message, const std::string& t
 }
 
 void PeerWatch::ask_all() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [rank, peer] : peers_) {
     peer.activity.clear();
     say(peer, Message::kQuestion, "");
@@ -225,7 +225,7 @@ void PeerWatch::look_for_stalls() {
 }
 
 void PeerWatch::compare(const Activity& ours) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
     const auto parts = split(peer.activity, '|');
     if (parts.size() != 3 || parts[0] != std::to_string(ours.number) || parts[1].empty()) continue;
@@ -238,7 +238,7 @@ void PeerWatch::compare(const Activity& ours) {
 
 void PeerWatch::report_stall(const Activity& stalled, Deadline::Clock::duration waited) {
   std::string others;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
     const auto parts = split(peer.activity, '|');
     const bool same = parts.size() == 3 && parts[0] == std::to_string(stalled.number) && !parts[1].empty();

@@ -10,12 +10,12 @@
 #include <atomic>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "muster/base/deadline.h"
+#include "muster/base/mutex.h"
 #include "muster/collective/engine.h"
 #include "muster/collective/native/context.h"
 #include "muster/net/connection.h"
@@ -58,9 +58,9 @@ class PeerWatch : public Peers {
   enum class Message : char { kGoodbye = 'g', kFailure = 'f', kQuestion = 'q', kAnswer = 'a' };
 
   void listen();
-  void read(int rank, Peer& peer);
-  void take(int rank, Peer& peer, Message message, const std::string& text);
-  void say(Peer& peer, Message message, const std::string& text);
+  void read(int rank, Peer& peer) MUSTER_REQUIRES(mutex_);
+  void take(int rank, Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
+  void say(Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
   void break_group(Failure::Kind kind, const std::string& reason);
   void look_for_stalls();
   void ask_all();
@@ -75,8 +75,8 @@ class PeerWatch : public Peers {
   int stop_ = -1;
   int wake_ = -1;
 
-  mutable std::mutex mutex_;
-  std::map<int, Peer> peers_;  // protected by mutex_
+  mutable Mutex mutex_;
+  std::map<int, Peer> peers_ MUSTER_GUARDED_BY(mutex_);
   // When each rank left, as a count of the clock; 0 while it has not.
   std::vector<std::atomic<Deadline::Clock::rep>> departures_;
 
