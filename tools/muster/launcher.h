@@ -5,12 +5,16 @@
 //
 //   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks
 //   running    output is shown; a task that fails is restarted while it may be. With parameter servers the
-//   job goes on without a worker that fails for good, unless it was the last finishing  all workers of the
-//   job are done: servers get a grace period to end by themselves stopping   a task failed, the job was
-//   aborted elsewhere, or the user wants it: TERM, then KILL after the grace period
+//              job goes on without a worker that fails for good, unless it was the last
+//   finishing  all workers of the job are done: servers get a grace period to end by themselves
+//   stopping   a task failed, the job was aborted elsewhere, or the user wants it: TERM, then KILL after the
+//              grace period
 //
-// One thread: everything happens in one poll loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and read
-// from a descriptor.
+// Not thread-safe: one thread makes it and calls run(), which starts, watches and ends the tasks in one poll
+// loop. Other threads bring it news: one meets the other nodes at the start, while the user may still
+// interrupt; one waits for them at the end; and the member's own says that the job was aborted, or who was
+// lost. They leave it in `shared_` and wake the loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked, in
+// threads that are made later too, and read from a descriptor.
 
 #include <chrono>
 #include <filesystem>

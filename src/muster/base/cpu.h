@@ -1,7 +1,7 @@
 #pragma once
 
 // What the processor says of itself (CPUID), which kernels it can run, and how many cores this process may
-// use.
+// use. Pure functions; any thread may call them.
 
 #include <string>
 

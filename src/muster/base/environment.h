@@ -1,7 +1,8 @@
 #pragma once
 
 // The environment variables, as a value. Environment::of_process() is the only place in Muster that reads
-// them, once at start; everything else is handed an Environment, so that tests can make their own.
+// them, once at start; everything else is handed an Environment, so that tests can make their own. The
+// process's own environment is never changed.
 
 #include <initializer_list>
 #include <map>

@@ -1,7 +1,8 @@
 #pragma once
 
 // The command line of every Muster program. CLI11 does the syntax and --help; this adds near matches for a
-// flag that does not exist, and one shape for what is printed.
+// flag that does not exist, and one shape for what is printed. To be called from one thread, before others
+// are made.
 
 #include <optional>
 

@@ -1,6 +1,7 @@
 #pragma once
 
 // Small functions over text: near matches for error messages, splitting, numbers and durations read strictly.
+// Pure; any thread may call them.
 
 #include <chrono>
 #include <optional>

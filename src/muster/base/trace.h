@@ -12,7 +12,8 @@
 // A thread that is not attached records nothing, at the price of one thread-local load and a branch. An
 // attached one writes to a buffer of its own without lock or system call; a full chunk costs one allocation.
 // drain() may run at any time beside the recording threads. Names must be string literals: only the pointer
-// is kept.
+// is kept. A TraceRecorder is thread-safe; a TraceThread and a TraceSpan belong to the thread that made them.
+// Nothing here blocks but for the short lock of the recorder's list.
 
 #include <atomic>
 #include <chrono>

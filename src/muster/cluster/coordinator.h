@@ -4,13 +4,16 @@
 // barriers, notices who has died, and carries an abort to everyone. `muster run` hosts it; under other
 // launchers the chief does.
 //
-//   Coordinator coordinator({.listen = {{"127.0.0.1", 0}}, .job_id = "j", .secret = "s", .tasks = {{"worker",
-//   {0, 1}}}});
-//   ... tasks join at coordinator.address() with a Member ...
+//   Coordinator coordinator({.listen = {{"127.0.0.1", 0}},
+//                            .job_id = "j",
+//                            .secret = "s",
+//                            .tasks = {{"worker", {0, 1}}}});
+//   // Tasks join at coordinator.address(), each with a Member.
 //   coordinator.wait_idle(Deadline::after(30s));
 //
-// Thread-safe. It survives clients that are slow, dead, half-open or not clients at all: none of them can
-// hold up another.
+// Thread-safe. Nothing blocks but wait_idle(), to its deadline, and the destructor, which ends the streams of
+// all members first. It survives clients that are slow, dead, half-open or not clients at all: none of them
+// can hold up another.
 
 #include <chrono>
 #include <memory>

@@ -8,7 +8,7 @@
 //  2. A task has at most one live session; a higher incarnation replaces a lower one.
 //  3. An abort is sticky: every member is told once, and every later message is answered with it.
 //  4. A task that was welcomed has joined when it says its next word: one that gave up waiting for the
-//  welcome is not a loss.
+//     welcome is not a loss.
 //  5. Every request is answered exactly once, unless its session ends first.
 //
 // Not thread-safe: the service holds one lock around every call.

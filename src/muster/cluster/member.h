@@ -3,8 +3,13 @@
 // A task's membership of its job: the client of the Coordinator. It joins, proves the secret, keeps its
 // heartbeat, and offers key-value, barriers, abort and a clean end.
 //
-//   Member member({.coordinator = {address}, .job_id = "j", .secret = "s", .task = TaskName::of("worker", 1),
-//   ...}, deadline); auto tasks = member.wait_assembled(deadline);       // everybody is here
+//   Member member({.coordinator = {address},
+//                  .job_id = "j",
+//                  .secret = "s",
+//                  .task = TaskName::of("worker", 1),
+//                  .tasks = {{"worker", {0, 1}}}},
+//                 deadline);
+//   auto tasks = member.wait_assembled(deadline);       // everybody is here
 //   member.barrier("start", deadline);
 //   member.leave(deadline);
 //

@@ -1,7 +1,8 @@
 #pragma once
 
 // Which algorithm carries an operation, from its size and where the ranks are. The crossover points are in
-// one table, measured with `muster bench` (see docs/collectives.md); `muster bench --explain` prints it.
+// one table, measured with `muster bench` (see docs/collectives.md); `muster bench --explain` prints it. Pure
+// functions; any thread may call them.
 
 #include <string>
 

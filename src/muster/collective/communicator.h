@@ -2,10 +2,10 @@
 
 // A group of ranks that reduce, gather and exchange buffers together. It knows bytes and dtypes, not tensors.
 //
-//   Communicator comm({.rank = 0, .size = 2, .exchange = ..., .endpoint = endpoint});
+//   Communicator comm({.rank = 0, .size = 2, .exchange = exchange, .endpoint = endpoint});
 //   auto gradients = comm.allocate(bytes);                 // memory that the host's ranks can reach
 //   comm.all_reduce(gradients.get(), count, DType::kFloat32, ReduceOp::kAverage);
-//   Work work = comm.all_reduce_async(...);                // many may be in flight
+//   Work work = comm.all_reduce_async(data, count, dtype); // many may be in flight
 //   work.wait();
 //
 // Every rank calls the same operations in the same order, with the same sizes, types and roots: they are
@@ -14,7 +14,12 @@
 //
 // Collectives of one communicator run one after the other, in the order of issue, on the thread that waits
 // for them or on one of the communicator's own. Messages (send, receive) run beside them, matched in order
-// for each pair of ranks. Thread-safe, as long as the order of issue is the same on all ranks.
+// for each pair of ranks.
+//
+// Thread-safe, as long as the order of issue is the same on all ranks. Only split() is several collectives
+// in a row: no other thread may issue one on this communicator meanwhile. A call without _async blocks until
+// its operation is done, at most to its deadline; check() does not, and abort() only while it tells the
+// others.
 //
 // An operation that fails breaks the communicator: pending and later ones throw the same. PeerLost names a
 // rank that died or left, DeadlineExceeded those that did not come in time. Destroying a communicator tells
@@ -86,7 +91,7 @@ class Communicator {
   /// communicator, and serves its splits too. Throws SystemError when memory is full.
   std::shared_ptr<void> allocate(size_t bytes);
 
-  /// The host's memory. Made when first asked for; lives as long as the communicator.
+  /// The host's memory. Made when first asked for; lives as long as the communicator. Not a collective.
   SharedHost& host();
 
   // Collectives. The asynchronous ones return at once. Without a deadline, Options::timeout counts.
@@ -132,8 +137,9 @@ class Communicator {
   void receive(void* data, size_t count, DType dtype, int from, std::optional<Deadline> deadline = {});
   Work receive_async(void* data, size_t count, DType dtype, int from);
 
-  /// A group for each colour, its ranks in the order of `key` and then of rank. Collective. A rank with a
-  /// negative colour gets none.
+  /// A group for each colour, its ranks in the order of `key` and then of rank. A rank with a negative colour
+  /// gets none. Called by all ranks; several collectives in a row, between which no other thread may issue
+  /// one. Throws as the constructor does.
   std::unique_ptr<Communicator> split(int colour, int key = 0);
 
   /// Breaks the group on all ranks, for this reason.

@@ -1,8 +1,11 @@
 #pragma once
 
 // What carries a communicator's operations: the native engine (shared memory and links), MPI, or a c10d
-// process group. The Communicator gives it one collective at a time, in the order of issue, and messages
-// beside them.
+// process group. The Communicator owns it, and gives it one collective at a time, in the order of issue, and
+// messages beside them.
+//
+// run() blocks until the operation is done, fails or reaches its deadline. abort(), allocate(), topology()
+// and explain() may be called by any thread at any time; split() and share_host() by one at a time.
 
 #include <cstddef>
 #include <functional>

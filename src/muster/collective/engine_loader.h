@@ -2,7 +2,7 @@
 
 // The engines over another library are modules of their own, libmuster_engine_<name>.so, loaded when they are
 // asked for: no program loads MPI or libtorch for nothing. A module that was loaded stays until the process
-// ends.
+// ends. Loading may take a second, in which the calling thread waits; any thread may load.
 
 #include <memory>
 #include <string>

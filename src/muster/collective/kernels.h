@@ -1,7 +1,8 @@
 #pragma once
 
 // The arithmetic of collectives over plain memory. Three builds of the same code, for AVX-512, AVX2 and any
-// processor, give the same bits; the best that this machine has is chosen at run time.
+// processor, give the same bits; the best that this machine has is chosen at run time. Without state: any
+// thread may call them.
 
 #include <cstddef>
 #include <span>

@@ -3,7 +3,8 @@
 // Operations of a rank in their order: one at a time, on the thread that waits for one, or on the lane's own
 // thread when nobody waits. It also keeps the record of the last ones (the flight recorder).
 //
-// Thread-safe.
+// Thread-safe. run() and wait() block until the operation is done; submit() does not. What an operation
+// throws is thrown by run(), and kept in the Item otherwise.
 
 #include <array>
 #include <cstdint>

@@ -7,6 +7,8 @@
 //
 // Options::algorithm and Options::wire are the native engine's alone: anything but their defaults is refused.
 // Options::sockets, shared_memory and arena_capacity have no meaning here.
+//
+// Threads: as engine.h says.
 
 #include <memory>
 #include <optional>

@@ -9,6 +9,9 @@
 //   const void* theirs = host.at(2, place);                // in the peer: what rank 2 meant
 //
 // Where an engine has no shared memory, every rank is a host of its own.
+//
+// The communicator owns it. share() is a collective of the communicator, and blocks as one; what it gives may
+// outlive both. The rest may be called by any thread and does not block.
 
 #include <cstddef>
 #include <cstdint>

@@ -5,10 +5,10 @@
 // name in any file system, so it vanishes with the last process that maps it, however that process ends, and
 // the size of /dev/shm does not limit it.
 //
-//   auto arena = Arena::create(1 << 30);            // in the task that owns it
+//   auto arena = Arena::create(1 << 30);                 // in the task that owns it
 //   void* data = arena->allocate(4096);
-//   send_descriptor(connection, arena->fd());       // to a peer on the same host
-//   auto theirs = Arena::open(received_fd);         // in the peer: all of it, now and later
+//   connection.send_descriptor(arena->fd(), deadline);   // to a peer on the same host
+//   auto theirs = Arena::open(received_fd);              // in the peer: all of it, now and later
 //
 // allocate and free are thread-safe, and only for the owner. What is inside is the business of those who
 // share it.

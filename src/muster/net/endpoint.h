@@ -15,7 +15,11 @@
 //   HMAC(secret, "connect", nonces, purpose) ->
 //                                          <-  HMAC(secret, "accept", nonces, purpose)
 //
-// Whoever says anything else, or is silent for five seconds, is dropped and logged. Thread-safe.
+// Whoever says anything else, or is silent for five seconds, is dropped and logged.
+//
+// Thread-safe. A thread of its own takes connections and hears their proofs, so that nobody has to be in
+// accept() for a peer to connect. connect and accept block, to their deadline. Connections belong to whoever
+// gets them, and outlive the Endpoint.
 
 #include <functional>
 #include <list>

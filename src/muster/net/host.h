@@ -2,7 +2,7 @@
 
 // Which host a task is on. Two tasks share a host when they run under the same boot of the same kernel, in
 // the same network and IPC namespaces: host names prove nothing (containers share them, and machines repeat
-// them).
+// them). A value; any thread may ask.
 
 #include <string>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Which of a host's addresses a task gives to the others.
+// Which of a host's addresses a task gives to the others. Functions that ask the system; any thread may call
+// them. A host that is given by name is looked up, which may block for as long as the resolver takes.
 
 #include <string>
 #include <string_view>

@@ -3,7 +3,9 @@
 // What a plan's bytes travel over: an ordered stream in each direction between two ranks, that never blocks.
 // TcpLink is for ranks on different hosts, MemoryLink for two of one host.
 //
-// One thread may send while another receives. Both sides must use the same kind, with the same parameters.
+// One thread may send while another receives; over connections with TLS, only one at a time. Both sides must
+// use the same kind, with the same parameters. A TcpLink owns its connections; a MemoryLink uses pipes and a
+// bell that its maker keeps for it.
 
 #include <sys/uio.h>
 

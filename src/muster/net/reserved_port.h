@@ -5,6 +5,8 @@
 // The socket is bound and never listens, with SO_REUSEADDR: Linux then lets another SO_REUSEADDR socket (what
 // every server sets) bind and listen there, while nobody gets the port by chance, neither as an ephemeral
 // port nor for an outgoing connection. So there is no window between choosing a port and using it.
+//
+// The port is kept while the object lives, which owns the socket. Nothing blocks. Of one thread at a time.
 
 #include <string>
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // The job's secret, and proofs of knowing it. The secret itself never crosses the network: a task that is
-// asked gives HMAC-SHA256(secret, challenge), where the challenge holds a nonce of the side that asks.
+// asked gives HMAC-SHA256(secret, challenge), where the challenge holds a nonce of the side that asks. Values
+// and pure functions: any thread may use them.
 
 #include <string>
 #include <string_view>

@@ -2,6 +2,9 @@
 
 // TLS for links: both sides show a certificate that the job's authority has signed. Without files there is
 // no TLS.
+//
+// A TlsContext is immutable, and may be used by several threads at once; it must outlive start(), not the
+// sessions. A session belongs to the Connection that it is given to. Nothing here blocks.
 
 #include <memory>
 #include <string>

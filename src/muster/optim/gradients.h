@@ -1,6 +1,7 @@
 #pragma once
 
-// What is done to gradients before an update, over plain memory.
+// What is done to gradients before an update, over plain memory. Without state: any thread may call it, on
+// any range.
 
 #include <cstddef>
 #include <span>

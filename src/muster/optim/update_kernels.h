@@ -4,7 +4,8 @@
 // AVX2 and any processor, give the same bits; the best that this machine has is chosen at run time.
 //
 // A step holds the numbers of one update, worked out in double by the rules; a kernel converts each once to
-// the type of the elements. Ranges are float32 or float64. Every array is read and written once.
+// the type of the elements. Ranges are float32 or float64. Every array is read and written once. Without
+// state: any thread may call them.
 
 #include <cstddef>
 #include <span>

@@ -2,7 +2,7 @@
 
 // A worker's side of the parameter servers.
 //
-//   ParameterClient client({.endpoint = endpoint, .plan = plan, .find_server = ..., .worker = 1});
+//   ParameterClient client({.endpoint = endpoint, .plan = plan, .worker = 1, .find_server = find_server});
 //   if (chief) client.initialise(variables);  // the first parameters; the others' join() waits for them
 //   Reply reply = client.join();              // a token
 //   int64_t version = client.pull(reply.version, variables);

@@ -4,8 +4,8 @@
 // gradients that wait for an update.
 //
 //   ParameterStore store({.placement = placement, .server = 0, .rule = sgd({.lr = 0.1})}, view);
-//   store.begin(1);
-//   store.apply({.sources = {{gradients, 1.0}}, .lr = 0.1}, [](size_t chunk) { ... });
+//   store.initialise(parameters);
+//   store.apply({.sources = {{&gradients, 1.0}}, .lr = 0.1, .version = 1}, [](size_t chunk) { ... });
 //
 // The parameters lie in the StoreView's memory, where workers read them. Not thread-safe: one thread works on
 // it, with a team of others inside a call.

@@ -4,7 +4,8 @@
 // its own shared memory on this host, else with a RemoteWorker, which it finds again after its link broke.
 // Watches the workers of this host: the end of a process is the end of its connection.
 //
-// Arrivals and losses go to the inbox. Its threads live as long as it.
+// Arrivals and losses go to the inbox. Its threads live as long as it; what ends one of them goes to the
+// inbox too. close() may be called by any thread, and waits for the threads of a RemoteWorker.
 
 #include <atomic>
 #include <map>

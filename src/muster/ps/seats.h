@@ -1,6 +1,11 @@
 #pragma once
 
-// The workers' places at a server, and the gradients that they have pushed. One thread uses it.
+// The workers' places at a server, and the gradients that they have pushed.
+//
+// Seats belongs to the one thread that works on the server's store. A Seat is made by a thread of the
+// Reception, which hands it over through the Inbox: until then it is that thread's, afterwards the working
+// thread's, but for what is constant (worker, incarnation, where the desk is), which the Reception and its
+// watch go on reading. Nothing here blocks.
 
 #include <map>
 #include <memory>

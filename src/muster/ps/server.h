@@ -11,6 +11,10 @@
 //
 // A worker of this host whose process ends is lost at once; one of another host when its link has been gone
 // for a second. Whoever knows of another loss says so with lose().
+//
+// Thread-safe. It owns its threads; what stops one of them stops the server, and stands in progress().
+// lose() and progress() do not block; the destructor waits for the threads, which look at least every 50 ms
+// whether they should end.
 
 #include <chrono>
 #include <functional>

@@ -8,8 +8,8 @@
 // read an older one. It does not wait for ever: a worker that was stopped in the middle finds that its
 // version has been changed, and reads again.
 //
-//   view.read(7, reader, [&](const StoreView::Chunk& chunk, const float* data) { ... });   // gives 7, or
-//   later
+//   // Gives the version that it read: 7, or a later one.
+//   view.read(7, reader, [&](const StoreView::Chunk& chunk, const float* data) { ... });
 
 #include <algorithm>
 #include <atomic>

@@ -4,8 +4,9 @@
 // answer.
 //
 //   request   RequestHead, then ids (pull, push), gradients (push), the table's name, the rule's text
-//   (create) answer    AnswerHead, then nothing (create, push), rows (pull), a TableSize (size), or why it
-//   was refused
+//             (create)
+//   answer    AnswerHead, then nothing (create, push), rows (pull), a TableSize (size), or why it was
+//             refused
 //
 // A close has no answer. Numbers are little-endian. A head that breaks a limit below ends the connection,
 // since nobody knows where the next one begins.

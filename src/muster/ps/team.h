@@ -4,6 +4,9 @@
 //
 //   Team team(2);
 //   team.run(chunks, [&](size_t chunk) { ... });   // returns when all are done; the caller works too
+//
+// It owns its threads, which sleep while there is nothing to do. Of one thread: calls of run() must not
+// overlap.
 
 #include <atomic>
 #include <cstddef>

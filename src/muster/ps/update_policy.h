@@ -9,9 +9,10 @@
 //
 //   join    it is here                                  -> kBegin: a token; kDone: training is over
 //   push    its gradient is there; uses up its token    -> kBegin or kDone, and what became of the gradient
-//   rest    it has no more data; gives its token back   -> kBegin or kDone, when all that live rest, and none
-//   is still to come leave   it is done, gives its token back            -> nothing lose    it died; its
-//   token comes back               -> nothing
+//   rest    it has no more data; gives its token back   -> kBegin or kDone, when all that live rest, and
+//                                                          none is still to come
+//   leave   it is done, gives its token back            -> nothing
+//   lose    it died; its token comes back               -> nothing
 //
 // Modes:
 //   async   a gradient is applied as it comes. Its staleness is the version now less the one that it read.

@@ -9,6 +9,9 @@
 //
 // When all buckets are there, it adds up what the workers said (StepBoard::Control) and shows the round as
 // arrived on the board. A failure breaks the workers' communicator, and is thrown by check().
+//
+// begin() and check() may be called by any thread, and do not block. The destructor waits for the thread,
+// which it interrupts in the middle of a round.
 
 #include <exception>
 #include <memory>

@@ -4,10 +4,10 @@
 // finishes them.
 //
 //   FlatModel model(net);
-//   model.watch([&](size_t parameter) { ... });   // called in backward, when a gradient is there
+//   model.watch([&](size_t parameter) { ... });    // called in backward, when a gradient is there
 //   loss.backward();
-//   model.order();                                // in which backward finished them
-//   model.move_to(layout, memory);                // the tensors of the module are views from here on
+//   model.order();                                 // in which backward finished them
+//   model.move_to(layout, memory, /*fill=*/true);  // the tensors of the module are views from here on
 //
 // A parameter that several modules share counts once, under its first name; one that requires no gradient is
 // not trained. Not thread-safe.

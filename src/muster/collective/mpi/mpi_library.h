@@ -2,7 +2,7 @@
 
 // MPI in this process. It is initialised when first needed, unless the program has done so, and then
 // finalised when the process exits with 0. A process that failed leaves it to mpirun to end the others, which
-// MPI_Finalize would wait for.
+// MPI_Finalize would wait for. It is one for the process, and thread-safe.
 
 #include <mpi.h>
 

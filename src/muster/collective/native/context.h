@@ -1,6 +1,7 @@
 #pragma once
 
-// One operation as the native engine's parts see it while it runs.
+// One operation as the native engine's parts see it while it runs. It lives on the stack of the thread that
+// runs the operation, and refers to what the engine owns.
 
 #include <string>
 #include <vector>

@@ -6,7 +6,10 @@
 //            Small data is on the card itself. The cards of two successive operations have places of their
 //            own, so that a rank may begin the next one while another still reads the last.
 //   tick     inside an operation, "I have come this far": a counter that only grows. All ranks tick equally
-//   often.
+//            often.
+//
+// One thread of each rank uses it at a time: the one that runs the rank's collective. Waiting spins, yields
+// and then sleeps, and calls back to check for failures and the deadline.
 //
 // A card fits one cache line when the data is at most 32 bytes: such an operation costs one line from each
 // peer.

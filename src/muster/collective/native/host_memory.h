@@ -3,7 +3,7 @@
 // This task's arena, shared by a communicator and its splits, with blocks that the other ranks of the host
 // read: such a block is freed when all of them have let go of it, which may be later than when its owner has.
 //
-// Thread-safe.
+// Thread-safe. Nothing blocks. Throws SystemError when memory is full.
 
 #include <cstddef>
 #include <memory>

@@ -3,7 +3,8 @@
 // How the ranks of a group find each other. Each tells all who it is, where its data port is and which host
 // it is on; then every pair makes a control connection. Inside a host that is a Unix socket, through which
 // the two give each other their arenas: ranks share memory when it has really been opened, not because they
-// seem to be on one host. Where that fails, all ranks of that host use TCP.
+// seem to be on one host. Where that fails, all ranks of that host use TCP. Blocks until all have come, at
+// most for Options::meet_timeout; one thread of each rank calls it.
 
 #include <map>
 #include <string>

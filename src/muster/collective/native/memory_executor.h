@@ -7,6 +7,10 @@
 //   zero-copy     the data is in arenas: it is read where it is
 //   staged        the data is in ordinary memory: pieces of it go through a staging buffer, while the pieces
 //                 before them are being reduced
+//
+// One thread uses it at a time: the one that runs the rank's collective. It refers to the HostGroup, which
+// outlives it. Calls block until the other ranks have done their part; they throw what the group's Failure
+// says.
 
 #include <cstddef>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Muster's own engine: plans over shared memory inside a host and over links between hosts.
+// Muster's own engine: plans over shared memory inside a host and over links between hosts. Threads: as
+// engine.h says; one of its own (PeerWatch) listens to the other ranks.
 
 #include <map>
 #include <memory>

@@ -1,6 +1,8 @@
 #pragma once
 
-// The memory of a host's ranks under the native engine: blocks in the arenas that they have mapped.
+// The memory of a host's ranks under the native engine: blocks in the arenas that they have mapped. It refers
+// to what the engine owns, and lives no longer. share() is a collective, and blocks as one; the rest may be
+// called by any thread.
 
 #include "muster/collective/communicator.h"
 #include "muster/collective/native/context.h"

@@ -5,7 +5,9 @@
 // peer has broken the group, and answers what this rank is doing. When an operation stalls it asks the ranks
 // that are missing, and says what they last did.
 //
-// Thread-safe.
+// Thread-safe. It owns the connections and the thread. absent() and tell() write to all peers, and wait at
+// most a second for each that does not read; absent() then waits up to half a second for the answers. The
+// rest does not block.
 
 #include <atomic>
 #include <functional>
