@@ -40,40 +40,8 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->add_option("--node-rank", options.node, "which of them this is, from 0")
       ->group("Several nodes")
       ->capture_default_str();
-  // All but who a task is, which is for us to say; the tasks get them as variables.
-  options.config.add_flags(*app, {"coordinator",
-                                  "job-id",
-                                  "interface",
-                                  "join-timeout",
-                                  "heartbeat-timeout",
-                                  "log-level",
-                                  "progress",
-                                  "strategy",
-                                  "bucket",
-                                  "precision",
-                                  "slow",
-                                  "placement",
-                                  "switch",
-                                  "replicas-to-aggregate",
-                                  "init-tokens",
-                                  "max-staleness",
-                                  "staleness-damping",
-                                  "staleness",
-                                  "sync-every",
-                                  "outer-momentum",
-                                  "hogwild",
-                                  "on-nan",
-                                  "server-wait",
-                                  "engine",
-                                  "algorithm",
-                                  "shared-memory",
-                                  "wire",
-                                  "sockets",
-                                  "collective-timeout",
-                                  "stall-warning",
-                                  "tls-cert",
-                                  "tls-key",
-                                  "tls-ca"});
+  // The tasks get them as variables.
+  options.config.add_job_flags(*app);
   app->add_option("program", options.command, "the program and its arguments, after --")
       ->required()
       ->option_text("program args...");

@@ -24,7 +24,8 @@ struct Setting {
   std::function<std::string(const Config&)> print;
   std::string expected;
   bool has_flag = true;
-  bool is_switch = false;  // a flag without a value
+  bool is_switch = false;    // a flag without a value
+  bool is_identity = false;  // who a task is: its launcher says it
   bool is_secret = false;
 };
 
@@ -242,6 +243,7 @@ const std::vector<Setting>& settings() {
     for (auto& setting : *made) {
       const std::string_view name = setting.name;
       setting.is_secret = name == "secret";
+      setting.is_identity = name == "task" || name == "cluster" || name == "restart-count";
       setting.has_flag = name != "secret" && name != "restart-count";
     }
     return made;
@@ -260,9 +262,19 @@ std::string variable_of(const Setting& setting) {
 }  // namespace
 
 void Config::add_flags(CLI::App& app, const std::vector<std::string>& names) {
+  add_flags_of(app, [&](const Setting& setting) {
+    return names.empty() || std::find(names.begin(), names.end(), setting.name) != names.end();
+  });
+}
+
+void Config::add_job_flags(CLI::App& app) {
+  add_flags_of(app, [](const Setting& setting) { return !setting.is_identity; });
+}
+
+template <typename Wanted>
+void Config::add_flags_of(CLI::App& app, const Wanted& wanted) {
   for (const auto& setting : settings()) {
-    if (!setting.has_flag) continue;
-    if (!names.empty() && std::find(names.begin(), names.end(), setting.name) == names.end()) continue;
+    if (!setting.has_flag || !wanted(setting)) continue;
     const std::string flag = std::string("--") + setting.name;
     if (setting.is_switch) {
       app.add_flag_callback(

@@ -9,6 +9,8 @@
 //   config.add_flags(app);              // Muster's, in a group of their own in --help
 //   if (auto code = parse_flags(app, argc, argv)) return *code;
 //   config.read_environment(Environment::of_process());
+//
+// Of one thread until it is read; a value from then on.
 
 #include <chrono>
 #include <map>
@@ -80,6 +82,10 @@ class Config {
   /// parsing of `app`.
   void add_flags(CLI::App& app, const std::vector<std::string>& names = {});
 
+  /// The same for all settings that the tasks of a job have in common: not for who a task is, which its
+  /// launcher says.
+  void add_job_flags(CLI::App& app);
+
   /// Fills what no flag has set. Throws InvalidArgument for a malformed value and for an unknown MUSTER_*
   /// variable.
   void read_environment(Environment variables);
@@ -92,6 +98,9 @@ class Config {
   std::string to_string() const;
 
  private:
+  template <typename Wanted>
+  void add_flags_of(CLI::App& app, const Wanted& wanted);
+
   std::map<std::string, std::string> sources_;  // setting -> "--task" or "MUSTER_TASK"
 };
 

@@ -1,5 +1,8 @@
 #include "muster/base/config.h"
 
+#include <set>
+#include <string>
+
 #include <CLI/CLI.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -89,6 +92,23 @@ TEST(Config, AProgramMayTakeOnlySomeOfTheFlags) {
   config.add_flags(app, {"job-id"});
   EXPECT_NE(app.get_option_no_throw("--job-id"), nullptr);
   EXPECT_EQ(app.get_option_no_throw("--task"), nullptr);
+}
+
+TEST(Config, TheFlagsOfAJobAreAllButWhoATaskIs) {
+  const auto names_of = [](const CLI::App& app) {
+    std::set<std::string> names;
+    for (const CLI::Option* option : app.get_options()) names.insert(option->get_name());
+    return names;
+  };
+  Config config;
+  CLI::App of_task;
+  config.add_flags(of_task);
+  CLI::App of_job;
+  config.add_job_flags(of_job);
+  auto expected = names_of(of_task);
+  EXPECT_EQ(expected.erase("--task"), 1);
+  EXPECT_EQ(expected.erase("--cluster"), 1);
+  EXPECT_EQ(names_of(of_job), expected);
 }
 
 TEST(Config, PrintsEverySettingWithItsSource) {
