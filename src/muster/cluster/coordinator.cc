@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
-constexpr auto kReminderInterval = std::chrono::seconds(3);
+constexpr auto kIdleReminderInterval = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -74,12 +74,12 @@ class Coordinator::Impl {
 
   bool wait_idle(Deadline deadline) {
     MutexLock lock(mutex_);
-    auto next_reminder = Deadline::after(kReminderInterval);
+    auto next_reminder = Deadline::after(kIdleReminderInterval);
     while (!state_.idle()) {
       if (deadline.expired()) return false;
       if (next_reminder.expired()) {
         log_info("still waiting for {} to finish", fmt::join(state_.present(), ", "));
-        next_reminder = Deadline::after(kReminderInterval);
+        next_reminder = Deadline::after(kIdleReminderInterval);
       }
       changed_.wait_until(lock, deadline.earlier(next_reminder).time_point());
     }

@@ -21,7 +21,7 @@ void CoordinatorState::lose(SessionId id, Session& session, const std::string& h
   state.phase = Phase::kLost;
   if (chance == Return::kNever) state.ended = how;
   drop_requests_of(id);
-  turn_away(id, session, fmt::format("the coordinator gave up on this task: {}", how), /*other_job=*/false);
+  turn_away(id, session, fmt::format("the coordinator gave up on this task: {}", how), proto::Refusal::FINAL);
   if (aborted_ || finished_) return;
   const std::string reason = fmt::format("{} was lost{}: {}; last heard of {} ago", state.info.describe(),
                                          where, how, format_seconds(now - session.last_heard));

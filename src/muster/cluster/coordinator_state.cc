@@ -11,7 +11,8 @@
 namespace muster {
 namespace {
 
-// Generous: on a machine with far more tasks than cores, a task may not run for seconds.
+// Whoever says nothing for so long before it has proved the secret is told to greet again, so that silent strangers
+// do not pile up. A task of ours that is merely slow does so, until its own deadline.
 constexpr auto kHandshakeTime = std::chrono::seconds(15);
 constexpr auto kReminderInterval = std::chrono::seconds(3);
 
@@ -42,6 +43,7 @@ void CoordinatorState::connected(SessionId session, std::string peer, Time now) 
 void CoordinatorState::received(SessionId id, const proto::FromMember& message, Time now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
+  now_ = now;
   Session& session = found->second;
   session.last_heard = now;
   if (session.stage == Stage::kClosing) return;
@@ -89,7 +91,7 @@ void CoordinatorState::on_hello(SessionId id, Session& session, const proto::Hel
     return refuse(
         id, session,
         fmt::format("it belongs to job '{}', and this is job '{}'", hello.job_id(), options_.job_id),
-        /*other_job=*/true);
+        proto::Refusal::OTHER_JOB);
   }
   session.server_nonce = random_bytes(16);
   session.stage = Stage::kChallenged;
@@ -179,18 +181,21 @@ void CoordinatorState::admit(SessionId id, Session& session) {
   }
 }
 
-void CoordinatorState::refuse(SessionId id, Session& session, const std::string& reason, bool other_job) {
+void CoordinatorState::refuse(SessionId id, Session& session, const std::string& reason,
+                              proto::Refusal::Kind kind) {
   const auto& self = session.self;
   const std::string who = self.task.job && !self.task.job->empty() ? self.describe() : "a stranger";
-  log_warning("refused {} at {}: {}", who, session.peer, reason);
-  turn_away(id, session, reason, other_job);
+  if (refusals_.allows(now_))
+    log_warning("refused {} at {}: {}{}", who, session.peer, reason, refusals_.left_out());
+  turn_away(id, session, reason, kind);
 }
 
-void CoordinatorState::turn_away(SessionId id, Session& session, const std::string& reason, bool other_job) {
+void CoordinatorState::turn_away(SessionId id, Session& session, const std::string& reason,
+                                 proto::Refusal::Kind kind) {
   session.stage = Stage::kClosing;
   proto::FromCoordinator message;
   message.mutable_refusal()->set_reason(reason);
-  message.mutable_refusal()->set_other_job(other_job);
+  message.mutable_refusal()->set_kind(kind);
   actions_.send(id, std::move(message));
   actions_.close(id);
 }
@@ -288,16 +293,17 @@ void CoordinatorState::broadcast(const proto::FromCoordinator& message) {
 }
 
 void CoordinatorState::tick(Time now) {
+  now_ = now;
   std::vector<SessionId> silent;
   for (auto& [id, session] : sessions_) {
     if (session.stage == Stage::kMember && now - session.last_heard > options_.heartbeat_timeout)
       silent.push_back(id);
-    const bool greeting = session.stage == Stage::kConnected || session.stage == Stage::kChallenged ||
-                          session.stage == Stage::kWelcomed;
-    if (greeting && now - session.last_heard > kHandshakeTime) {
-      refuse(id, session,
-             fmt::format("it said nothing for {} in the middle of its greeting",
-                         format_seconds(kHandshakeTime)));
+    const bool unproved = session.stage == Stage::kConnected || session.stage == Stage::kChallenged;
+    if (unproved && now - session.last_heard > kHandshakeTime) {
+      refuse(
+          id, session,
+          fmt::format("it said nothing for {} in the middle of its greeting", format_seconds(kHandshakeTime)),
+          proto::Refusal::TOO_SLOW);
     }
   }
   for (const SessionId id : silent) {

@@ -8,7 +8,7 @@
 //  2. A task has at most one live session; a higher incarnation replaces a lower one.
 //  3. An abort is sticky: every member is told once, and every later message is answered with it.
 //  4. A task that was welcomed has joined when it says its next word: one that gave up waiting for the
-//     welcome is not a loss.
+//     welcome is not a loss. Until then it may take as long as it needs, since it has proved the secret.
 //  5. Every request is answered exactly once, unless its session ends first.
 //
 // Not thread-safe: the service holds one lock around every call.
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "muster/base/deadline.h"
+#include "muster/base/log_limit.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/coordinator.pb.h"
 #include "muster/cluster/identity.h"
@@ -107,8 +108,9 @@ class CoordinatorState {
   void admit(SessionId id, Session& session);
   void on_request(SessionId id, const proto::Request& request, Time now);
   void on_leave(SessionId id, Session& session);
-  void refuse(SessionId id, Session& session, const std::string& reason, bool other_job = false);
-  void turn_away(SessionId id, Session& session, const std::string& reason, bool other_job);
+  void refuse(SessionId id, Session& session, const std::string& reason,
+              proto::Refusal::Kind kind = proto::Refusal::FINAL);
+  void turn_away(SessionId id, Session& session, const std::string& reason, proto::Refusal::Kind kind);
 
   std::optional<std::string> reason_to_refuse(const Session& session) const;
   void announce_if_complete();
@@ -143,6 +145,8 @@ class CoordinatorState {
   bool assembled_ = false;
   bool finished_ = false;
   std::optional<Time> last_reminder_;
+  Time now_;  // as the last message or tick had it
+  LogLimit refusals_;
 };
 
 }  // namespace muster

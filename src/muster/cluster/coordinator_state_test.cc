@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/log.h"
 #include "muster/cluster/coordinator_state_test.h"
 
 namespace muster {
@@ -259,6 +260,43 @@ TEST_F(CoordinatorStateTest, AHalfOpenClientIsDropped) {
   state->tick(now);
   EXPECT_TRUE(closed.contains(50));
   EXPECT_FALSE(state->aborted());
+}
+
+TEST_F(CoordinatorStateTest, StrangersCannotFillTheLog) {
+  make(cluster);
+  int lines = 0;
+  set_log_sink([&](std::string_view) { ++lines; });
+  for (int i = 0; i < 1000; ++i) join("worker", 0, {.secret = "guess"});
+  set_log_sink(nullptr);
+  EXPECT_GE(lines, 1);
+  EXPECT_LE(lines, 20);
+}
+
+TEST_F(CoordinatorStateTest, ATaskThatIsSlowToProveItselfIsToldToGreetAgain) {
+  make(cluster);
+  const auto slow = join("worker", 0, {.falls_silent_before_proof = true});
+  now += 16s;
+  state->tick(now);
+  const auto* message = find(slow, proto::FromCoordinator::kRefusal);
+  ASSERT_NE(message, nullptr);
+  EXPECT_EQ(message->refusal().kind(), proto::Refusal::TOO_SLOW);
+  const auto partner = join("worker", 1);
+  join("worker", 0);
+  EXPECT_TRUE(assembled(partner));
+}
+
+TEST_F(CoordinatorStateTest, ATaskThatHasProvedItselfMayTakeItsTime) {
+  make(cluster);
+  const auto partner = join("worker", 1);
+  const auto slow = join("worker", 0, {.falls_silent = true});
+  for (int i = 0; i < 10; ++i) {
+    now += 9s;
+    heartbeat(partner);
+    state->tick(now);
+  }
+  EXPECT_EQ(refusal(slow), "");
+  heartbeat(slow);
+  EXPECT_TRUE(assembled(partner));
 }
 
 TEST_F(CoordinatorStateTest, AProcessThatEndsBeforeItJoinsIsReportedToThoseWhoWait) {

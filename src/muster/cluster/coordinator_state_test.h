@@ -22,6 +22,7 @@ struct Greeting {
   std::string host = "host-a";
   int incarnation = 0;
   bool observer = false;
+  bool falls_silent_before_proof = false;
   bool falls_silent = false;  // after the welcome
   std::optional<TaskSet> tasks;
 };
@@ -64,6 +65,7 @@ class CoordinatorStateFixture : public ::testing::Test {
     const proto::Hello copy = hello;
     state->received(id, message, now);
     if (sent[id].empty() || !sent[id].back().has_challenge()) return id;
+    if (greeting.falls_silent_before_proof) return id;
     proto::FromMember answer;
     answer.mutable_proof()->set_proof(
         Secret(greeting.secret).prove(challenge_text("member", copy, sent[id].back().challenge().nonce())));

@@ -22,6 +22,7 @@
 #include "muster/base/error.h"
 #include "muster/cluster/coordinator.grpc.pb.h"
 #include "muster/cluster/member.h"
+#include "muster/cluster/stream.h"
 #include "muster/testing/thread_cluster.h"
 
 namespace muster {
@@ -129,6 +130,33 @@ TEST_F(CoordinatorTest, AWrongSecretIsRefusedWithAClearError) {
   } catch (const Refused& error) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("refused /job:worker/task:0"), HasSubstr("does not know the job's secret")));
+  }
+}
+
+TEST_F(CoordinatorTest, ATaskThatWasTurnedAwayForSlownessGreetsAgain) {
+  std::unique_ptr<StreamServer> streams;
+  const auto refuse = [&](StreamServer::Id id, const proto::FromMember&) {
+    proto::FromCoordinator message;
+    message.mutable_refusal()->set_reason(id < 3 ? "it was slow" : "it came three times");
+    message.mutable_refusal()->set_kind(id < 3 ? proto::Refusal::TOO_SLOW : proto::Refusal::FINAL);
+    streams->send(id, std::move(message));
+    streams->close(id);
+  };
+  streams = std::make_unique<StreamServer>(
+      std::vector<Address>{{"127.0.0.1", 0}},
+      StreamServer::Handler{.connected = [](StreamServer::Id, const std::string&) {},
+                            .received = refuse,
+                            .disconnected = [](StreamServer::Id) {}});
+  try {
+    Member member({.coordinator = {streams->address()},
+                   .job_id = "test",
+                   .secret = "secret",
+                   .task = TaskName::of("worker", 0),
+                   .tasks = workers(1)},
+                  soon());
+    FAIL();
+  } catch (const Refused& error) {
+    EXPECT_THAT(error.what(), HasSubstr("it came three times"));
   }
 }
 

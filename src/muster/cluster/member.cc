@@ -22,8 +22,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long one of several addresses may be silent before the next is tried.
-constexpr auto kAttemptTime = 3s;
+// How long one of several addresses may be silent before the next is tried, the first time. Each time all have been
+// tried it is doubled, for a coordinator that is merely slow.
+constexpr auto kFirstAttempt = 3s;
 // The coordinator answers a request at its deadline, with what was missing; only if it is silent too, we
 // speak for it.
 constexpr auto kReplyGrace = 1s;
@@ -167,11 +168,12 @@ class Member::Impl {
 
   void join(Deadline deadline) {
     auto pause = 50ms;
+    std::chrono::milliseconds patience = kFirstAttempt;
     auto next_reminder = Deadline::after(3s);
     std::string last_error = "no address was tried";
     while (true) {
       for (const auto& candidate : options_.coordinator) {
-        if (greet(candidate, deadline, last_error)) return;
+        if (greet(candidate, patience, deadline, last_error)) return;
         if (deadline.expired()) {
           raise<DeadlineExceeded>("{} found no coordinator of job '{}' in time: {}",
                                   options_.task.to_string(), options_.job_id, last_error);
@@ -184,11 +186,13 @@ class Member::Impl {
       }
       std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
       pause = std::min<std::chrono::milliseconds>(pause * 2, 1000ms);
+      patience = std::min<std::chrono::milliseconds>(patience * 2, 10min);
     }
   }
 
   // True when welcomed. False, with the reason in `error`, when another address or a later try may do better.
-  bool greet(const Address& address, Deadline deadline, std::string& error) {
+  bool greet(const Address& address, std::chrono::milliseconds silence, Deadline deadline,
+             std::string& error) {
     {
       const MutexLock lock(mutex_);
       stage_ = Stage::kGreeting;
@@ -207,7 +211,7 @@ class Member::Impl {
     *message.mutable_hello() = hello_;
     send(std::move(message));
     // Whoever has answered once is worth waiting for.
-    const auto patience = options_.coordinator.size() > 1 ? Deadline::after(kAttemptTime) : Deadline::never();
+    const auto patience = options_.coordinator.size() > 1 ? Deadline::after(silence) : Deadline::never();
     while (stage_ == Stage::kGreeting && !ended_ && !deadline.expired()) {
       if (coordinator_nonce_.empty() && patience.expired()) break;
       changed_.wait_until(lock,
@@ -217,7 +221,7 @@ class Member::Impl {
     std::string reason;
     if (stage_ == Stage::kRefused) {
       error = refusal_.reason();
-      if (!refusal_.other_job()) {
+      if (refusal_.kind() == proto::Refusal::FINAL) {
         reason = fmt::format("the coordinator at {} refused {}: {}", address.to_string(),
                              options_.task.to_string(), error);
       }

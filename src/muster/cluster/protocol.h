@@ -10,7 +10,7 @@
 namespace muster {
 
 /// Changes whenever two builds could not understand each other.
-constexpr int kProtocolVersion = 2;
+constexpr int kProtocolVersion = 3;
 
 proto::Task to_proto(const TaskName& name);
 TaskName from_proto(const proto::Task& task);

@@ -29,8 +29,10 @@ constexpr std::string_view kMagic = "muster.1";
 constexpr size_t kNonce = 32;
 constexpr size_t kProof = 32;
 constexpr size_t kLongestPurpose = 1000;
-constexpr size_t kMostGuests = 1024;
-constexpr auto kPatienceWithGuests = 5s;
+// Connections that have not proved themselves; the oldest goes when there are more.
+constexpr size_t kMostPending = 1024;
+// One that has not proved itself for so long is reported. It is not closed: it may be of a task that is merely slow.
+constexpr auto kReportSilence = 5s;
 constexpr int kLocalBuffer = 128 * 1024;  // so that what travels inside a host stays in a cache
 constexpr auto kUserTimeout = 20s;        // data that nobody acknowledges for so long breaks a connection
 
@@ -76,35 +78,52 @@ struct Resolved {
   addrinfo* list = nullptr;
 };
 
-int listen_tcp(const std::string& host, int port, int& bound) {
-  const Resolved resolved({host, port}, /*passive=*/true);
-  const int fd = socket(resolved.list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(storage);
-  if (fd < 0 || bind(fd, resolved.list->ai_addr, resolved.list->ai_addrlen) != 0 || listen(fd, 1024) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-    const int error = errno;
-    if (fd >= 0) close(fd);
-    raise<SystemError>("the data port {} can't be listened on: {}", Address{host, port}.to_string(),
-                       describe_errno(error));
-  }
-  bound = ntohs(storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
-                                             : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
-  return fd;
+Descriptor make_socket(int family) {
+  Descriptor result(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!result) raise<SystemError>("no socket: {}", describe_errno(errno));
+  return result;
 }
 
-int listen_local(const std::string& name) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+// A name may stand for several addresses (IPv6 and IPv4, say): gives what `use` makes of the first that works, and
+// throws what became of the last when none does.
+template <typename Use>
+auto first_that_works(const Resolved& resolved, const Use& use) {
+  for (const addrinfo* one = resolved.list;; one = one->ai_next) {
+    try {
+      return use(*one);
+    } catch (const Error&) {
+      if (one->ai_next == nullptr) throw;
+    }
+  }
+}
+
+Descriptor listen_tcp(const std::string& host, int port, int& bound) {
+  return first_that_works(Resolved({host, port}, /*passive=*/true), [&](const addrinfo& one) {
+    Descriptor listener = make_socket(one.ai_family);
+    const int on = 1;
+    setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    sockaddr_storage storage{};
+    socklen_t size = sizeof(storage);
+    if (bind(listener.get(), one.ai_addr, one.ai_addrlen) != 0 || listen(listener.get(), 1024) != 0 ||
+        getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      raise<SystemError>("the data port {} can't be listened on: {}", Address{host, port}.to_string(),
+                         describe_errno(errno));
+    }
+    bound = ntohs(storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
+                                               : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+    return listener;
+  });
+}
+
+Descriptor listen_local(const std::string& name) {
+  Descriptor listener = make_socket(AF_UNIX);
   socklen_t size = 0;
   const sockaddr_un address = local_address(name, size);
-  if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0 || listen(fd, 1024) != 0) {
-    const int error = errno;
-    if (fd >= 0) close(fd);
-    raise<SystemError>("no socket for peers on this host: {}", describe_errno(error));
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      listen(listener.get(), 1024) != 0) {
+    raise<SystemError>("no socket for peers on this host: {}", describe_errno(errno));
   }
-  return fd;
+  return listener;
 }
 
 void finish_connect(int fd, const std::string& where, Deadline deadline) {
@@ -124,10 +143,10 @@ void finish_connect(int fd, const std::string& where, Deadline deadline) {
 
 }  // namespace
 
-struct Endpoint::Guest {
+struct Endpoint::Pending {
   enum class Stage { kGreeting, kProof };
   Connection connection;
-  Deadline deadline = Deadline::after(kPatienceWithGuests);
+  Deadline report = Deadline::after(kReportSilence);
   Stage stage = Stage::kGreeting;
   std::string received;
   std::string nonce;
@@ -142,7 +161,8 @@ Endpoint::Endpoint(const Options& options) : secret_(options.secret) {
   tcp_ = listen_tcp(options.host, options.port, address_.port);
   local_name_ = "muster-" + random_token();
   local_ = listen_local(local_name_);
-  stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_) raise<SystemError>("no event for the data port: {}", describe_errno(errno));
   thread_ = std::thread([this, task = log_task()] {
     const ScopedLogTask scope(task);
     run();
@@ -150,104 +170,116 @@ Endpoint::Endpoint(const Options& options) : secret_(options.secret) {
 }
 
 Endpoint::~Endpoint() {
-  eventfd_write(stop_, 1);
+  eventfd_write(stop_.get(), 1);
   thread_.join();
-  close(tcp_);
-  close(local_);
-  close(stop_);
 }
 
 void Endpoint::run() {
-  std::list<Guest> guests;
+  std::list<Pending> pending;
   for (;;) {
-    std::vector<pollfd> waits = {{.fd = stop_, .events = POLLIN, .revents = 0},
-                                 {.fd = tcp_, .events = POLLIN, .revents = 0},
-                                 {.fd = local_, .events = POLLIN, .revents = 0}};
-    for (const auto& guest : guests)
-      waits.push_back({.fd = guest.connection.fd(), .events = POLLIN, .revents = 0});
-    poll(waits.data(), waits.size(), guests.empty() ? -1 : 500);
+    std::vector<pollfd> waits = {{.fd = stop_.get(), .events = POLLIN, .revents = 0},
+                                 {.fd = tcp_.get(), .events = POLLIN, .revents = 0},
+                                 {.fd = local_.get(), .events = POLLIN, .revents = 0}};
+    for (const auto& one : pending)
+      waits.push_back({.fd = one.connection.fd(), .events = POLLIN, .revents = 0});
+    poll(waits.data(), waits.size(), pending.empty() ? -1 : 500);
     if (waits[0].revents != 0) return;
-    for (auto guest = guests.begin(); guest != guests.end();) {
+    for (auto one = pending.begin(); one != pending.end();) {
       bool stays = false;
       try {
-        stays = advance(*guest);
-        if (stays && guest->deadline.expired()) {
-          stays = false;
-          log_warning("dropped {}: it connected to the data port and did not introduce itself within {}",
-                      guest->peer, format_seconds(kPatienceWithGuests));
+        stays = advance(*one);
+        if (stays && one->report.expired()) {
+          one->report = Deadline::never();
+          warn(fmt::format("{} connected to the data port and did not introduce itself within {}", one->peer,
+                           format_seconds(kReportSilence)));
         }
       } catch (const Error& error) {
-        log_warning("dropped {}: {}", guest->peer, error.what());
+        warn(fmt::format("dropped {}: {}", one->peer, error.what()));
       }
-      guest = stays ? std::next(guest) : guests.erase(guest);
+      one = stays ? std::next(one) : pending.erase(one);
     }
-    if (waits[1].revents != 0) admit(tcp_, guests);
-    if (waits[2].revents != 0) admit(local_, guests);
+    if (waits[1].revents != 0) admit(tcp_.get(), pending);
+    if (waits[2].revents != 0) admit(local_.get(), pending);
   }
 }
 
-void Endpoint::admit(int listener, std::list<Guest>& guests) {
+void Endpoint::warn(const std::string& text) {
+  if (warnings_.allows(Deadline::Clock::now())) log_warning("{}{}", text, warnings_.left_out());
+}
+
+void Endpoint::admit(int listener, std::list<Pending>& pending) {
   for (;;) {
-    const int fd = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE) {
-        log_error("the data port can't take a connection: {}", describe_errno(errno));
+    Descriptor descriptor(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!descriptor) {
+      if (errno != EMFILE && errno != ENFILE) return;
+      warn(fmt::format("the data port can't take a connection: {}", describe_errno(errno)));
+      if (pending.empty()) {
         std::this_thread::sleep_for(100ms);
+        return;
       }
-      return;
+      pending.pop_front();  // a stranger, most likely
+      continue;
     }
-    Guest& guest = guests.emplace_back();
-    guest.connection = Connection(fd, listener == tcp_ && tls_ ? tls_->start(fd, true) : nullptr);
-    if (listener == tcp_) tune(guest.connection);
-    guest.peer = guest.connection.peer();
-    guest.nonce = random_bytes(kNonce);
-    if (guests.size() > kMostGuests) {
-      log_warning("dropped {}: {} others have not introduced themselves yet", guests.front().peer,
-                  kMostGuests);
-      guests.pop_front();
+    const bool over_tcp = listener == tcp_.get();
+    try {
+      SSL* session = over_tcp && tls_ ? tls_->start(descriptor.get(), true) : nullptr;
+      Pending one{.connection = Connection(descriptor.release(), session), .nonce = random_bytes(kNonce)};
+      if (over_tcp) tune(one.connection);
+      one.peer = one.connection.peer();
+      pending.push_back(std::move(one));
+    } catch (const Error& error) {
+      warn(fmt::format("the data port can't take a connection: {}", error.what()));
+    }
+    if (pending.size() > kMostPending) {
+      warn(fmt::format("dropped {}: {} others have not introduced themselves yet", pending.front().peer,
+                       kMostPending));
+      pending.pop_front();
     }
   }
 }
 
-// Reads what has come; false when the guest is done with, well or not.
-bool Endpoint::advance(Guest& guest) {
+// Reads what has come; false when the connection is done with, well or not.
+bool Endpoint::advance(Pending& pending) {
   std::array<char, 2048> buffer{};
   const iovec part = {.iov_base = buffer.data(), .iov_len = buffer.size()};
-  const size_t size = guest.connection.try_receive({&part, 1});
-  guest.received.append(buffer.data(), size);
-  if (guest.stage == Guest::Stage::kGreeting) {
-    const size_t known = std::min(guest.received.size(), kMagic.size());
-    if (guest.received.compare(0, known, kMagic.substr(0, known)) != 0)
+  const size_t size = pending.connection.try_receive({&part, 1});
+  pending.received.append(buffer.data(), size);
+  if (pending.stage == Pending::Stage::kGreeting) {
+    const size_t known = std::min(pending.received.size(), kMagic.size());
+    if (pending.received.compare(0, known, kMagic.substr(0, known)) != 0)
       raise<Refused>("it does not speak our protocol");
     const size_t head = kMagic.size() + kNonce + 2;
-    if (guest.received.size() < head) return true;
-    const size_t length = static_cast<unsigned char>(guest.received[head - 2]) +
-                          size_t{256} * static_cast<unsigned char>(guest.received[head - 1]);
+    if (pending.received.size() < head) return true;
+    const size_t length = static_cast<unsigned char>(pending.received[head - 2]) +
+                          size_t{256} * static_cast<unsigned char>(pending.received[head - 1]);
     if (length > kLongestPurpose) raise<Refused>("it does not speak our protocol");
-    if (guest.received.size() < head + length) return true;
-    guest.their_nonce = guest.received.substr(kMagic.size(), kNonce);
-    guest.purpose = guest.received.substr(head, length);
-    guest.received.erase(0, head + length);
-    guest.connection.send(guest.nonce.data(), guest.nonce.size(), Deadline::after(1s));
-    guest.stage = Guest::Stage::kProof;
+    if (pending.received.size() < head + length) return true;
+    pending.their_nonce = pending.received.substr(kMagic.size(), kNonce);
+    pending.purpose = pending.received.substr(head, length);
+    pending.received.erase(0, head + length);
+    pending.connection.send(pending.nonce.data(), pending.nonce.size(), Deadline::after(1s));
+    pending.stage = Pending::Stage::kProof;
   }
-  if (guest.received.size() < kProof) return true;
-  if (!secret_.verify(challenge("connect", guest.their_nonce, guest.nonce, guest.purpose),
-                      guest.received.substr(0, kProof))) {
+  if (pending.received.size() < kProof) return true;
+  if (!secret_.verify(challenge("connect", pending.their_nonce, pending.nonce, pending.purpose),
+                      pending.received.substr(0, kProof))) {
     raise<Refused>("it does not know the job's secret");
   }
-  if (guest.received.size() > kProof) raise<Refused>("it went on before it was accepted");
-  const std::string proof = secret_.prove(challenge("accept", guest.their_nonce, guest.nonce, guest.purpose));
-  guest.connection.send(proof.data(), proof.size(), Deadline::after(1s));
+  if (pending.received.size() > kProof) raise<Refused>("it went on before it was accepted");
+  const std::string proof =
+      secret_.prove(challenge("accept", pending.their_nonce, pending.nonce, pending.purpose));
+  pending.connection.send(proof.data(), proof.size(), Deadline::after(1s));
   const MutexLock lock(mutex_);
-  waiting_.emplace(guest.purpose, std::move(guest.connection));
+  waiting_.emplace(pending.purpose, std::move(pending.connection));
   arrived_.notify_all();
   return false;
 }
 
-Connection Endpoint::introduce(int fd, bool over_tcp, const std::string& purpose, Deadline deadline) {
+Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::string& purpose,
+                               Deadline deadline) {
   MUSTER_CHECK(purpose.size() <= kLongestPurpose);
-  Connection connection(fd, over_tcp && tls_ ? tls_->start(fd, false) : nullptr);
+  SSL* session = over_tcp && tls_ ? tls_->start(descriptor.get(), false) : nullptr;
+  Connection connection(descriptor.release(), session);
   if (over_tcp) tune(connection);
   const std::string peer = connection.peer();
   const std::string nonce = random_bytes(kNonce);
@@ -276,35 +308,27 @@ Connection Endpoint::introduce(int fd, bool over_tcp, const std::string& purpose
 
 Connection Endpoint::connect(const Address& address, const std::string& purpose, Deadline deadline) {
   const Resolved resolved(address, /*passive=*/false);
-  const int fd = socket(resolved.list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) raise<SystemError>("no socket: {}", describe_errno(errno));
-  try {
-    if (::connect(fd, resolved.list->ai_addr, resolved.list->ai_addrlen) != 0 && errno != EINPROGRESS)
+  Descriptor descriptor = first_that_works(resolved, [&](const addrinfo& one) {
+    Descriptor tried = make_socket(one.ai_family);
+    if (::connect(tried.get(), one.ai_addr, one.ai_addrlen) != 0 && errno != EINPROGRESS)
       raise<PeerLost>("{} can't be reached: {}", address.to_string(), describe_errno(errno));
-    finish_connect(fd, address.to_string(), deadline);
-  } catch (...) {
-    close(fd);
-    throw;
-  }
-  return introduce(fd, /*over_tcp=*/true, purpose, deadline);
+    finish_connect(tried.get(), address.to_string(), deadline);
+    return tried;
+  });
+  return introduce(std::move(descriptor), /*over_tcp=*/true, purpose, deadline);
 }
 
 Connection Endpoint::connect_local(const std::string& local_name, const std::string& purpose,
                                    Deadline deadline) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) raise<SystemError>("no socket: {}", describe_errno(errno));
+  Descriptor descriptor = make_socket(AF_UNIX);
   socklen_t size = 0;
   const sockaddr_un address = local_address(local_name, size);
-  while (::connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    if (errno == EAGAIN && !deadline.expired()) {  // its backlog is full
-      std::this_thread::sleep_for(1ms);
-      continue;
-    }
-    const int error = errno;
-    close(fd);
-    raise<PeerLost>("a task on this host can't be reached: {}", describe_errno(error));
+  while (::connect(descriptor.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    if (errno != EAGAIN || deadline.expired())
+      raise<PeerLost>("a task on this host can't be reached: {}", describe_errno(errno));
+    std::this_thread::sleep_for(1ms);  // its backlog is full
   }
-  return introduce(fd, /*over_tcp=*/false, purpose, deadline);
+  return introduce(std::move(descriptor), /*over_tcp=*/false, purpose, deadline);
 }
 
 Connection Endpoint::accept(const std::string& purpose, Deadline deadline,

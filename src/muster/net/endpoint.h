@@ -15,7 +15,8 @@
 //   HMAC(secret, "connect", nonces, purpose) ->
 //                                          <-  HMAC(secret, "accept", nonces, purpose)
 //
-// Whoever says anything else, or is silent for five seconds, is dropped and logged.
+// Whoever says anything else is dropped and logged, at a bounded rate. Whoever says nothing may be slow: it is logged,
+// and dropped only when very many connections have not proved themselves.
 //
 // Thread-safe. A thread of its own takes connections and hears their proofs, so that nobody has to be in
 // accept() for a peer to connect. connect and accept block, to their deadline. Connections belong to whoever
@@ -30,6 +31,8 @@
 #include <utility>
 
 #include "muster/base/deadline.h"
+#include "muster/base/descriptor.h"
+#include "muster/base/log_limit.h"
 #include "muster/base/mutex.h"
 #include "muster/net/address.h"
 #include "muster/net/connection.h"
@@ -70,22 +73,24 @@ class Endpoint {
                                                 const std::function<void()>& check = {});
 
  private:
-  struct Guest;  // a connection that has not proved itself yet
+  struct Pending;  // a connection that has not proved itself yet
   void run();
-  void admit(int listener, std::list<Guest>& guests);
-  bool advance(Guest& guest);
+  void admit(int listener, std::list<Pending>& pending);
+  bool advance(Pending& pending);
+  void warn(const std::string& text);
   template <typename Find>
   std::pair<std::string, Connection> wait_for(const Find& find, const std::string& purpose, Deadline deadline,
                                               const std::function<void()>& check);
-  Connection introduce(int fd, bool over_tcp, const std::string& purpose, Deadline deadline);
+  Connection introduce(Descriptor descriptor, bool over_tcp, const std::string& purpose, Deadline deadline);
 
   const Secret secret_;
   std::unique_ptr<TlsContext> tls_;
   Address address_;
   std::string local_name_;
-  int tcp_ = -1;
-  int local_ = -1;
-  int stop_ = -1;
+  Descriptor tcp_;
+  Descriptor local_;
+  Descriptor stop_;
+  LogLimit warnings_;  // of the thread that takes connections
 
   Mutex mutex_;
   ConditionVariable arrived_;

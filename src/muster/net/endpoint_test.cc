@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -135,8 +136,34 @@ TEST(Endpoint, GarbageIsDroppedAndLoggedAndDisturbsNobody) {
   Connection b = one.accept("a", soon());
   talk(a, b);
   EXPECT_THAT(logged.wait_for("did not introduce itself"), HasSubstr("did not introduce itself"));
+  std::string greeting = "muster.1" + std::string(32, 'n');
+  greeting += std::string("\1\0a", 3);
+  ASSERT_GT(send(silent, greeting.data(), greeting.size(), MSG_NOSIGNAL), 0);
+  EXPECT_EQ(recv(silent, greeting.data(), 32, MSG_WAITALL), 32) << "whoever was only slow is still heard";
   close(garbage);
   close(silent);
+}
+
+TEST(Endpoint, StrangersCannotFillTheLog) {
+  Logged logged;
+  Endpoint one({.secret = "s"});
+  for (int i = 0; i < 200; ++i) {
+    const Descriptor stranger(raw_connection(one.address()));
+    ASSERT_EQ(send(stranger.get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+    char byte = 0;
+    EXPECT_LE(recv(stranger.get(), &byte, 1, 0), 0) << "it was dropped";
+  }
+  const std::string lines = logged.wait_for("does not speak our protocol");
+  EXPECT_LT(std::count(lines.begin(), lines.end(), '\n'), 100);
+}
+
+TEST(Endpoint, EveryAddressOfANameIsTried) {
+  Endpoint one({.host = "127.0.0.1", .secret = "s"});
+  Endpoint two({.host = "localhost", .secret = "s"});
+  Connection a =
+      two.connect({"localhost", one.address().port}, "a", soon());  // it may be ::1, and then 127.0.0.1
+  Connection b = one.accept("a", soon());
+  talk(a, b);
 }
 
 TEST(Endpoint, AReplayedGreetingIsNotEnough) {
