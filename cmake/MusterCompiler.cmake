@@ -2,15 +2,17 @@
 
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # A precompiled header changes with every build tree; the sloppiness lets ccache hit all the same.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
 add_library(muster_compile_options INTERFACE)
 target_compile_options(muster_compile_options INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Werror
   -Wno-missing-field-initializers)  # designated initialisers leave the rest at its default, on purpose
+if(CMAKE_UNITY_BUILD)
+  # In a joined source the files of a room look like headers, in which an unnamed namespace would be a mistake.
+  target_compile_options(muster_compile_options INTERFACE -Wno-subobject-linkage)
+endif()
 if(MUSTER_SANITIZE)
   add_compile_options(-fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${MUSTER_SANITIZE})
@@ -19,8 +21,12 @@ if(MUSTER_SANITIZE)
   endif()
 endif()
 
-# Everywhere or nowhere: a precompiled header is rejected when it was made without.
 add_compile_options(-pthread)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler collects its own garbage less often: a source that includes libtorch takes a fifth less time (33 to 27 s
+  # for examples/mnist.cc), for 80 MB more.
+  add_compile_options(--param=ggc-min-expand=100 --param=ggc-min-heapsize=262144)
+endif()
 
 # A program that uses no tensor does not load libtorch.
 add_link_options(LINKER:--as-needed)

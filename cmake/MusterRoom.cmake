@@ -61,22 +61,6 @@ function(muster_no_engine name packages)
   endif()
 endfunction()
 
-# A program that uses torch shares one precompiled <torch/torch.h>: it costs 20 s a source otherwise.
-function(muster_use_torch target)
-  if(NOT TARGET muster_torch_pch)
-    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cc CONTENT "")
-    add_library(muster_torch_pch STATIC ${PROJECT_BINARY_DIR}/torch_pch.cc)
-    target_link_libraries(muster_torch_pch PUBLIC muster::torch PRIVATE muster_compile_options)
-    target_precompile_headers(muster_torch_pch PRIVATE <torch/torch.h>)
-    target_compile_options(muster_torch_pch PRIVATE -fPIC)
-  endif()
-  target_link_libraries(${target} PUBLIC muster::torch)
-  target_precompile_headers(${target} REUSE_FROM muster_torch_pch)
-  # A precompiled header must be used with the options it was made with: -fPIC, also in a program, where CMake would say -fPIE.
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(${target} PRIVATE -fPIC)
-endfunction()
-
 function(muster_room_test name)
   if(NOT MUSTER_BUILD_TESTS)
     return()

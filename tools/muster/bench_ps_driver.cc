@@ -8,8 +8,8 @@
 namespace muster {
 namespace {
 
-constexpr int kSamples = 5;       // of a turn
-constexpr int kFirstSamples = 3;  // say how many steps the others are to have
+constexpr int kSamples = 5;    // of a turn
+constexpr int kFirstTurn = 3;  // say how many steps the others are to have
 
 // A gradient is at most 2, and float32 has all whole numbers up to here.
 constexpr double kLargestSum = (1 << 24) / 2;
@@ -43,7 +43,7 @@ PsPoint PsDriver::measure(const PsCase& of) {
     entries.push_back({.subject = std::move(subject), .contender = contender, .samples = {}});
   }
   for (auto& entry : entries) {
-    take_turn(entry, kFirstSamples, 1);
+    take_turn(entry, kFirstTurn, 1);
     entry.samples.clear();
   }
   take_turns(options_.rounds, entries.size(), [&](size_t which) {

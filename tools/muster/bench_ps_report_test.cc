@@ -41,24 +41,24 @@ PsPoint point_of(const PsCase& of, const std::vector<BenchResult>& results) {
   return {.of = of, .results = results};
 }
 
-const PsPoint kPoint =
+const PsPoint kPsPoint =
     point_of(case_of("shm", 1, 16 << 20),
              {result("muster", 2000), result("grpc-unary", 20000), result("grpc-stream", 16000),
               result("torch-rpc", 3000), result("floor", 1500)});
 
 TEST(PsPoint, TheFasterOfTheTwoCountsForGrpc) {
-  EXPECT_EQ(kPoint.median_us("grpc"), 16000);
-  EXPECT_EQ(kPoint.median_us("grpc-unary"), 20000);
-  EXPECT_EQ(kPoint.ratio("grpc"), 8);
-  EXPECT_EQ(kPoint.ratio("floor"), 0.75);
-  EXPECT_EQ(kPoint.median_us("zmq"), std::nullopt);
+  EXPECT_EQ(kPsPoint.median_us("grpc"), 16000);
+  EXPECT_EQ(kPsPoint.median_us("grpc-unary"), 20000);
+  EXPECT_EQ(kPsPoint.ratio("grpc"), 8);
+  EXPECT_EQ(kPsPoint.ratio("floor"), 0.75);
+  EXPECT_EQ(kPsPoint.median_us("zmq"), std::nullopt);
 }
 
 TEST(PsPoint, WrongResultsDoNotCount) {
   const auto point = point_of(
-      kPoint.of, {result("muster", 1000), result("grpc-unary", 5000), result("grpc-stream", 10, false)});
+      kPsPoint.of, {result("muster", 1000), result("grpc-unary", 5000), result("grpc-stream", 10, false)});
   EXPECT_EQ(point.ratio("grpc"), 5);
-  const auto wrong = point_of(kPoint.of, {result("muster", 1, false), result("floor", 2)});
+  const auto wrong = point_of(kPsPoint.of, {result("muster", 1, false), result("floor", 2)});
   EXPECT_EQ(wrong.ratio("floor"), std::nullopt);
   EXPECT_EQ(ps_bars({wrong}), "");
 }
@@ -70,7 +70,7 @@ TEST(PsTable, HasALineForEachPointInLineWithItsHead) {
   some.of.workers = 2;
   some.of.servers = 2;
   EXPECT_EQ(
-      ps_table_head() + ps_table_row(kPoint) + ps_table_row(some),
+      ps_table_head() + ps_table_row(kPsPoint) + ps_table_row(some),
       "workers servers variables  bytes      muster us  grpc-unary us grpc-stream us   torch-rpc us       "
       "floor us      x grpc x torch-rpc     x floor\n"
       "      1       1         1    16M           2000          20000          16000           3000       "
@@ -81,13 +81,13 @@ TEST(PsTable, HasALineForEachPointInLineWithItsHead) {
 
 TEST(PsJson, HasTheAgreedFields) {
   EXPECT_EQ(
-      to_json(kPoint, kPoint.results[2]),
+      to_json(kPsPoint, kPsPoint.results[2]),
       R"({"bench":"ps","subject":"grpc-stream","transport":"shm","workers":1,"servers":1,"variables":1,)"
       R"("bytes":16777216,"median_us":16000.0,"p10_us":8000.0,"p90_us":32000.0,"verified":true})");
 }
 
 TEST(PsBars, SayWhatIsMetOfWhatWasMeasured) {
-  EXPECT_EQ(ps_bars({kPoint}),
+  EXPECT_EQ(ps_bars({kPsPoint}),
             "  shm      16M  grpc        8.00  at least 6    met\n"
             "  shm      16M  torch-rpc   1.50  at least 2    not met\n"
             "  shm      16M  floor       0.75  at least 0.7  met\n");
@@ -101,7 +101,7 @@ TEST(PsBars, AThousandVariablesAreComparedWithOneOfAsManyBytes) {
 }
 
 TEST(PsBars, AreThoseOfOneWorkerAndOneServer) {
-  PsPoint two = kPoint;
+  PsPoint two = kPsPoint;
   two.of.servers = 2;
   EXPECT_EQ(ps_bars({two}), "");
 }

@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 using ::testing::Optional;
 
 // A rank that answers each command with the value of a variable, and dies when it is told to.
-constexpr const char* kRank = R"(
+constexpr const char* kStageRank = R"(
   exec 3<"$1/0.in" 4>"$1/0.out"
   echo "ready $$" >&4
   while read -r command <&3; do
@@ -36,7 +36,7 @@ class Notices : public BenchObserver {
 
 class BenchStageTest : public ::testing::Test {
  protected:
-  static SubjectCommand command(const std::string& script = kRank) {
+  static SubjectCommand command(const std::string& script = kStageRank) {
     return {.of = {"fake", "shell"}, .processes = {{"/bin/sh", "-c", script, "rank", "DIR"}}};
   }
   static Environment environment() {

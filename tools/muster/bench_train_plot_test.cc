@@ -19,7 +19,7 @@ TrainPoint point(size_t model, const std::string& optimizer) {
                       {.subject = "ddp", .workers = 2, .samples_per_s = 950, .p10 = 900, .p90 = 1000}}};
 }
 
-size_t count(const std::string& text, const std::string& what) {
+size_t occurrences(const std::string& text, const std::string& what) {
   const std::regex pattern(what);
   return static_cast<size_t>(
       std::distance(std::sregex_iterator(text.begin(), text.end(), pattern), std::sregex_iterator()));
@@ -27,8 +27,8 @@ size_t count(const std::string& text, const std::string& what) {
 
 TEST(TrainPlot, HasAPanelForEachPointAndABarForEachResult) {
   const auto svg = plot_training({point(0, "sgd"), point(0, "adam"), point(1, "sgd")});
-  EXPECT_EQ(count(svg, "<g "), 3u);
-  EXPECT_EQ(count(svg, "<rect x="), 9u);
+  EXPECT_EQ(occurrences(svg, "<g "), 3u);
+  EXPECT_EQ(occurrences(svg, "<rect x="), 9u);
   EXPECT_THAT(svg, HasSubstr("MLP 784-1024-1024-10, adam: samples/s"));
   EXPECT_THAT(svg, HasSubstr(">muster, 1 worker</text>"));
   EXPECT_THAT(svg, HasSubstr(">ddp, 2 workers</text>"));

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "muster/base/align.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
@@ -16,10 +17,6 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
-
-size_t round_up(size_t value, size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 size_t machine_memory() {
   return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -8,7 +8,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kTurn = size_t{256} * 1024;
-constexpr size_t kMostParts = 4;
+constexpr size_t kMostPartsCut = 4;
 
 }  // namespace
 
@@ -16,11 +16,11 @@ template <typename Transfer>
 size_t TcpLink::in_turn(Cursor& cursor, std::span<const iovec> parts, const Transfer& transfer) {
   if (connections_.size() == 1) return transfer(connections_.front(), parts);
   // Both sides cut the stream at the same places: every kTurn bytes the next connection has its turn.
-  std::array<iovec, kMostParts> cut{};
+  std::array<iovec, kMostPartsCut> cut{};
   size_t count = 0;
   size_t room = kTurn - cursor.used;
   for (const auto& part : parts) {
-    if (room == 0 || count == kMostParts) break;
+    if (room == 0 || count == kMostPartsCut) break;
     cut[count] = part;
     cut[count].iov_len = std::min(part.iov_len, room);
     room -= cut[count++].iov_len;

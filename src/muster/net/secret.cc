@@ -1,6 +1,7 @@
 #include "muster/net/secret.h"
 
 #include <array>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
@@ -35,6 +36,12 @@ std::string random_bytes(size_t bytes) {
     raise<SystemError>("the operating system gave no random bytes");
   }
   return result;
+}
+
+uint64_t random_number() {
+  uint64_t number = 0;
+  std::memcpy(&number, random_bytes(sizeof(number)).data(), sizeof(number));
+  return number;
 }
 
 std::string random_token() {

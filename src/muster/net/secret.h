@@ -4,6 +4,7 @@
 // asked gives HMAC-SHA256(secret, challenge), where the challenge holds a nonce of the side that asks. Values
 // and pure functions: any thread may use them.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -23,8 +24,9 @@ class Secret {
   std::string text_;
 };
 
-/// `bytes` bytes from the operating system's generator, and the same as hexadecimal text.
+/// From the operating system's generator: so many bytes, a number, and 16 bytes as hexadecimal text.
 std::string random_bytes(size_t bytes);
+uint64_t random_number();
 std::string random_token();
 
 }  // namespace muster

@@ -28,36 +28,36 @@ std::vector<WeightedSource> weighted(const std::vector<std::vector<float>>& grad
   return sources;
 }
 
-constexpr size_t kCount = 2077;
+constexpr size_t kGradientCount = 2077;
 
 TEST(AddUp, WithWeightsOfOneItIsThePlainSumBitForBit) {
   for (size_t sources = 1; sources <= 13; ++sources) {
-    const auto gradients = random_gradients(sources, kCount);
+    const auto gradients = random_gradients(sources, kGradientCount);
     std::vector<float> expected = gradients[0];
     for (size_t k = 1; k < sources; ++k) {
-      for (size_t i = 0; i < kCount; ++i) expected[i] += gradients[k][i];
+      for (size_t i = 0; i < kGradientCount; ++i) expected[i] += gradients[k][i];
     }
-    std::vector<float> sum(kCount, -1);
-    add_up(DType::kFloat32, weighted(gradients), sum.data(), kCount);
+    std::vector<float> sum(kGradientCount, -1);
+    add_up(DType::kFloat32, weighted(gradients), sum.data(), kGradientCount);
     EXPECT_EQ(sum, expected) << sources << " sources";
   }
 }
 
 TEST(AddUp, EverySourceCountsByItsWeight) {
   for (size_t sources = 1; sources <= 9; ++sources) {
-    std::vector<std::vector<double>> gradients(sources, std::vector<double>(kCount));
+    std::vector<std::vector<double>> gradients(sources, std::vector<double>(kGradientCount));
     std::vector<WeightedSource> list;
-    std::vector<double> expected(kCount);
+    std::vector<double> expected(kGradientCount);
     for (size_t k = 0; k < sources; ++k) {
       const double weight = 0.5 + static_cast<double>(k);
-      for (size_t i = 0; i < kCount; ++i) {
+      for (size_t i = 0; i < kGradientCount; ++i) {
         gradients[k][i] = static_cast<double>(i * (k + 1) % 17);
         expected[i] += weight * gradients[k][i];
       }
       list.push_back({.data = gradients[k].data(), .weight = weight});
     }
-    std::vector<double> sum(kCount, -1);
-    add_up(DType::kFloat64, list, sum.data(), kCount);
+    std::vector<double> sum(kGradientCount, -1);
+    add_up(DType::kFloat64, list, sum.data(), kGradientCount);
     EXPECT_EQ(sum, expected) << sources << " sources";  // exact: small multiples of a half
   }
 }
@@ -65,10 +65,10 @@ TEST(AddUp, EverySourceCountsByItsWeight) {
 TEST(AddUp, TheSumMayBeAnyOfTheSources) {
   for (const size_t sources : {1, 2, 4, 5, 9}) {
     for (size_t target = 0; target < sources; ++target) {
-      auto gradients = random_gradients(sources, kCount);
-      std::vector<float> expected(kCount);
-      add_up(DType::kFloat32, weighted(gradients, 0.3), expected.data(), kCount);
-      add_up(DType::kFloat32, weighted(gradients, 0.3), gradients[target].data(), kCount);
+      auto gradients = random_gradients(sources, kGradientCount);
+      std::vector<float> expected(kGradientCount);
+      add_up(DType::kFloat32, weighted(gradients, 0.3), expected.data(), kGradientCount);
+      add_up(DType::kFloat32, weighted(gradients, 0.3), gradients[target].data(), kGradientCount);
       EXPECT_EQ(gradients[target], expected) << sources << " sources into number " << target;
     }
   }
@@ -77,20 +77,20 @@ TEST(AddUp, TheSumMayBeAnyOfTheSources) {
 template <typename Half>
 void expect_halves_summed_in_float(DType dtype, Half (*convert)(float)) {
   for (const size_t sources : {1, 3, 6}) {
-    const auto gradients = random_gradients(sources, kCount);
-    std::vector<std::vector<Half>> halves(sources, std::vector<Half>(kCount));
+    const auto gradients = random_gradients(sources, kGradientCount);
+    std::vector<std::vector<Half>> halves(sources, std::vector<Half>(kGradientCount));
     std::vector<WeightedSource> list;
-    std::vector<float> expected(kCount);
+    std::vector<float> expected(kGradientCount);
     for (size_t k = 0; k < sources; ++k) {
-      for (size_t i = 0; i < kCount; ++i) {
+      for (size_t i = 0; i < kGradientCount; ++i) {
         halves[k][i] = convert(gradients[k][i]);
         const float product = 0.25F * to_float(halves[k][i]);
         expected[i] = k == 0 ? product : expected[i] + product;
       }
       list.push_back({.data = halves[k].data(), .weight = 0.25});
     }
-    std::vector<float> sum(kCount, -1);
-    add_up(dtype, list, sum.data(), kCount);
+    std::vector<float> sum(kGradientCount, -1);
+    add_up(dtype, list, sum.data(), kGradientCount);
     EXPECT_EQ(sum, expected) << sources << " sources of " << name_of(dtype);
   }
 }

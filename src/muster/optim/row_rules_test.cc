@@ -31,8 +31,8 @@ std::vector<float> random_values(size_t count, uint64_t seed) {
 }
 
 // A row as a table would keep it.
-struct Subject {
-  Subject(RowRulePtr the_rule, std::vector<float> start)
+struct Row {
+  Row(RowRulePtr the_rule, std::vector<float> start)
       : rule(std::move(the_rule)), values(std::move(start)), slots(rule->slots() * values.size()) {}
 
   void update(const std::vector<float>& gradient) {
@@ -47,15 +47,15 @@ struct Subject {
 };
 
 // What a rule must do to one element, in double.
-struct Element {
+struct RowElement {
   double p, g;
   double s[2];
 };
-using Formula = std::function<void(Element&, double update)>;
+using RowFormula = std::function<void(RowElement&, double update)>;
 
-void expect_formula(const RowRulePtr& rule, const Formula& formula, double tolerance = 4e-6) {
-  Subject subject(rule, random_values(kWidth, 1));
-  std::vector<Element> expected(kWidth);
+void expect_formula(const RowRulePtr& rule, const RowFormula& formula, double tolerance = 4e-6) {
+  Row subject(rule, random_values(kWidth, 1));
+  std::vector<RowElement> expected(kWidth);
   for (size_t i = 0; i < kWidth; ++i) expected[i] = {.p = subject.values[i]};
   for (int update = 1; update <= kUpdates; ++update) {
     const auto gradient = random_values(kWidth, 100 + static_cast<uint64_t>(update));
@@ -70,12 +70,12 @@ void expect_formula(const RowRulePtr& rule, const Formula& formula, double toler
 }
 
 TEST(RowRules, SgdEqualsItsFormula) {
-  expect_formula(row_rule(sgd({.lr = 0.05})), [](Element& e, double) { e.p -= 0.05 * e.g; });
+  expect_formula(row_rule(sgd({.lr = 0.05})), [](RowElement& e, double) { e.p -= 0.05 * e.g; });
 }
 
 TEST(RowRules, AdagradEqualsItsFormula) {
   expect_formula(row_rule(adagrad({.lr = 0.05, .initial_accumulator_value = 0.1, .eps = 1e-3})),
-                 [](Element& e, double update) {
+                 [](RowElement& e, double update) {
                    if (update == 1) e.s[0] = 0.1;
                    e.s[0] += e.g * e.g;
                    e.p -= 0.05 * e.g / (std::sqrt(e.s[0]) + 1e-3);
@@ -84,7 +84,7 @@ TEST(RowRules, AdagradEqualsItsFormula) {
 
 TEST(RowRules, AdamEqualsItsFormula) {
   expect_formula(row_rule(adam({.lr = 0.01, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-3})),
-                 [](Element& e, double update) {
+                 [](RowElement& e, double update) {
                    e.s[0] = 0.8 * e.s[0] + 0.2 * e.g;
                    e.s[1] = 0.99 * e.s[1] + 0.01 * e.g * e.g;
                    const double mean = e.s[0] / (1 - std::pow(0.8, update));
@@ -98,7 +98,7 @@ TEST(RowRules, FtrlEqualsItsFormula) {
   const double alpha = 0.1, beta = 0.7, l1 = 0.4, l2 = 0.3;
   expect_formula(
       ftrl({.alpha = alpha, .beta = beta, .l1 = l1, .l2 = l2}),
-      [=](Element& e, double update) {
+      [=](RowElement& e, double update) {
         const double sign = e.p > 0 ? 1 : -1;
         if (update == 1) e.s[0] = -sign * (std::abs(e.p) * (beta / alpha + l2) + l1);
         const double before = std::sqrt(e.s[1]);
@@ -114,7 +114,7 @@ TEST(RowRules, FtrlEqualsItsFormula) {
 }
 
 TEST(RowRules, FtrlKeepsTheInitialValueUnderAGradientOfZero) {
-  Subject subject(ftrl({.l1 = 0.1, .l2 = 0.1}), {0.5f, -0.25f, 0.0f});
+  Row subject(ftrl({.l1 = 0.1, .l2 = 0.1}), {0.5f, -0.25f, 0.0f});
   subject.update({0, 0, 0});
   EXPECT_NEAR(subject.values[0], 0.5, 1e-6);
   EXPECT_NEAR(subject.values[1], -0.25, 1e-6);
@@ -122,14 +122,14 @@ TEST(RowRules, FtrlKeepsTheInitialValueUnderAGradientOfZero) {
 }
 
 TEST(RowRules, FtrlMakesSmallWeightsZero) {
-  Subject subject(ftrl({.alpha = 0.1, .l1 = 1}), {0.0f, 0.0f});
+  Row subject(ftrl({.alpha = 0.1, .l1 = 1}), {0.0f, 0.0f});
   for (int i = 0; i < 10; ++i) subject.update({i % 2 == 0 ? 0.1f : -0.1f, 0.5f});
   EXPECT_EQ(subject.values[0], 0);
   EXPECT_LT(subject.values[1], 0);
 }
 
 TEST(RowRules, FtrlDoesNotHideANan) {
-  Subject subject(ftrl({.l1 = 1}), {0.5f});
+  Row subject(ftrl({.l1 = 1}), {0.5f});
   subject.update({std::numeric_limits<float>::quiet_NaN()});
   EXPECT_TRUE(std::isnan(subject.values[0]));
 }
@@ -140,7 +140,7 @@ void expect_dense(const UpdateRulePtr& dense) {
   constexpr size_t kRows = 5;
   std::vector<float> parameter = random_values(kRows * kWidth, 2);
   std::vector<std::vector<float>> slots(dense->slots(), std::vector<float>(parameter.size()));
-  std::vector<Subject> rows;
+  std::vector<Row> rows;
   for (size_t r = 0; r < kRows; ++r) {
     const auto begin = parameter.begin() + static_cast<ptrdiff_t>(r * kWidth);
     rows.emplace_back(rule, std::vector<float>(begin, begin + kWidth));
@@ -170,7 +170,7 @@ TEST(RowRules, RowsThatAreInEveryBatchAreADenseParameter) {
 }
 
 TEST(RowRules, AdamCountsEachRowsOwnUpdates) {
-  Subject late(row_rule(adam({.lr = 0.1})), {0.0f});
+  Row late(row_rule(adam({.lr = 0.1})), {0.0f});
   late.update({3.0f});  // whatever the step of training, a first update moves by lr
   EXPECT_NEAR(late.values[0], -0.1, 1e-6);
 }
@@ -182,8 +182,8 @@ TEST(RowRules, TextGivesTheSameRule) {
                            ftrl({.alpha = 0.2, .beta = 0.5, .l1 = 1e-3, .l2 = 2})}) {
     const auto again = parse_row_rule(rule->to_string());
     EXPECT_EQ(again->to_string(), rule->to_string());
-    Subject one(rule, random_values(kWidth, 1));
-    Subject two(again, random_values(kWidth, 1));
+    Row one(rule, random_values(kWidth, 1));
+    Row two(again, random_values(kWidth, 1));
     for (uint64_t i = 0; i < 3; ++i) {
       one.update(random_values(kWidth, i));
       two.update(random_values(kWidth, i));
@@ -192,22 +192,22 @@ TEST(RowRules, TextGivesTheSameRule) {
   }
 }
 
-void expect_refused(const std::string& text, const std::string& reason) {
+void expect_row_rule_refused(const std::string& text, const std::string& reason) {
   EXPECT_THAT([&] { parse_row_rule(text); },
               Throws<InvalidArgument>(::testing::Property(&InvalidArgument::what, HasSubstr(reason))))
       << text;
 }
 
 TEST(RowRules, WhatMakesNoSenseIsRefused) {
-  expect_refused("", "not an update rule");
-  expect_refused("ftrl", "not an update rule");
-  expect_refused("ftrl alpha=1 beta=1 l1=0", "'' stands where l2=NUMBER is expected");
-  expect_refused("ftrl alpha=1 l1=0 beta=1 l2=0", "'l1=0' stands where beta=NUMBER is expected");
-  expect_refused("ftrl alpha=1 beta=fast l1=0 l2=0", "'beta=fast' stands where");
-  expect_refused("ftrl alpha=1 beta=1 l1=0 l2=0 l3=0", "nothing is expected behind l2");
-  expect_refused("ftrl alpha=0 beta=1 l1=0 l2=0", "ftrl.alpha = 0");
-  expect_refused("ftrl alpha=1 beta=1 l1=-1 l2=0", "ftrl.l1 = -1");
-  expect_refused(lamb()->to_string(), "lamb measures whole parameters");
+  expect_row_rule_refused("", "not an update rule");
+  expect_row_rule_refused("ftrl", "not an update rule");
+  expect_row_rule_refused("ftrl alpha=1 beta=1 l1=0", "'' stands where l2=NUMBER is expected");
+  expect_row_rule_refused("ftrl alpha=1 l1=0 beta=1 l2=0", "'l1=0' stands where beta=NUMBER is expected");
+  expect_row_rule_refused("ftrl alpha=1 beta=fast l1=0 l2=0", "'beta=fast' stands where");
+  expect_row_rule_refused("ftrl alpha=1 beta=1 l1=0 l2=0 l3=0", "nothing is expected behind l2");
+  expect_row_rule_refused("ftrl alpha=0 beta=1 l1=0 l2=0", "ftrl.alpha = 0");
+  expect_row_rule_refused("ftrl alpha=1 beta=1 l1=-1 l2=0", "ftrl.l1 = -1");
+  expect_row_rule_refused(lamb()->to_string(), "lamb measures whole parameters");
 }
 
 }  // namespace

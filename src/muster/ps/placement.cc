@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "muster/base/align.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
@@ -24,10 +25,6 @@ constexpr size_t kLarge = 1024;
 constexpr size_t kMostListed = 6;
 
 constexpr std::array kKinds = {PlacementKind::kRoundRobin, PlacementKind::kBalanced, PlacementKind::kSliced};
-
-size_t round_up(size_t count) {
-  return (count + kAlign - 1) / kAlign * kAlign;
-}
 
 void check(const std::vector<Variable>& variables, int servers) {
   if (servers < 1) raise<InvalidArgument>("a placement on {} servers; expected at least 1", servers);
@@ -153,7 +150,7 @@ void Placement::add(size_t server, Slice slice) {
 
 size_t Placement::extent(int server) const {
   const std::vector<Slice>& held = slices(server);
-  return held.empty() ? 0 : round_up(held.back().offset + held.back().count);
+  return held.empty() ? 0 : round_up(held.back().offset + held.back().count, kAlign);
 }
 
 size_t Placement::bytes(int server) const {

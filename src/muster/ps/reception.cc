@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/net/secret.h"
+#include "muster/ps/stopped.h"
 
 namespace muster {
 namespace {
@@ -19,15 +20,6 @@ constexpr auto kHandshake = 5s;
 constexpr int kWelcomers = 4;  // so that one who comes and says nothing keeps nobody out
 constexpr auto kLook = 50ms;
 constexpr uint32_t kMostSockets = 64;
-
-struct Stopped {};
-
-uint64_t random_number() {
-  const std::string bytes = random_bytes(sizeof(uint64_t));
-  uint64_t number = 0;
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(&number));
-  return number;
-}
 
 void turn_away(Connection& connection, const std::string& reason) {
   log_warning("refused {}: {}", connection.peer(), reason);

@@ -7,11 +7,10 @@
 #include "muster/base/convert.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/ps/stopped.h"
 
 namespace muster {
 namespace {
-
-struct Stopped {};
 
 size_t extent_of(const std::vector<Slice>& slices) {
   return slices.empty() ? 0 : slices.back().offset + slices.back().count;

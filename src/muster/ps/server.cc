@@ -17,6 +17,7 @@
 #include "muster/ps/parameter_store.h"
 #include "muster/ps/reception.h"
 #include "muster/ps/seats.h"
+#include "muster/ps/stopped.h"
 #include "muster/ps/wire.h"
 
 namespace muster {
@@ -31,8 +32,6 @@ constexpr auto kReports = 100ms;
 constexpr int kMostThreads = 4;
 constexpr size_t kMostGradients =
     2;  // of a worker that wait for an order: as many as a RemoteWorker has room for
-
-struct Stopped {};
 
 int cores() {
   return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

@@ -294,8 +294,8 @@ TEST(Restart, AGradientOfAnEarlierIncarnationIsNotTakenForALaterOne) {
 }
 
 // A worker of this host by hand.
-struct Stopped {
-  explicit Stopped(const ServerGroup& servers)
+struct StoppedReader {
+  explicit StoppedReader(const ServerGroup& servers)
       : connection(endpoint.connect_local(servers.address(0).local_name, worker_purpose("j", "1"),
                                           RawWorker::soon())) {
     const Hello hello = {.shares_memory = 1,
@@ -368,13 +368,13 @@ TEST(ServerThatIsGone, IsNamedByEveryLaterCall) {
   }
 }
 
-TEST(StoppedReader, HoldsUpTheOthersForAWhileOnly) {
+TEST(AStoppedReader, HoldsUpTheOthersForAWhileOnly) {
   const muster::testing::Setup setup = {.servers = 1, .shared = true, .reader_patience = 50ms};
   ServerGroup servers(setup, plain_plan(setup, {.workers = 2}));
   Worker worker(servers.client_options(0));
   worker.initialise(0);
   worker.join();
-  const Stopped stopped(servers);
+  const StoppedReader stopped(servers);
   for (int i = 0; i < 5; ++i) worker.push(1);
   EXPECT_EQ(worker.value(), -5);
 }

@@ -16,7 +16,7 @@ constexpr auto kDuration = 2s;
 constexpr int kLeast = 20;  // attacks, and pushes
 
 constexpr muster::testing::Setup kSetup = {.servers = 1, .shared = true};
-constexpr int kWorkers = 4;  // of which worker 0 is honest
+constexpr int kFuzzWorkers = 4;  // of which worker 0 is honest
 
 // Who lies can't take the place of this incarnation.
 constexpr int kNewest = std::numeric_limits<int>::max();
@@ -64,7 +64,7 @@ class Fuzzer {
 
   Hello hello() {
     return {.plan = servers_.plan().fingerprint(),
-            .worker = 1 + static_cast<int32_t>(below(kWorkers - 1)),
+            .worker = 1 + static_cast<int32_t>(below(kFuzzWorkers - 1)),
             .incarnation = ++incarnation_};
   }
 
@@ -166,14 +166,14 @@ class Fuzzer {
 
 TEST(Fuzz, AnHonestWorkerTrainsOnWhateverOthersSend) {
   const LogLines log;
-  ServerGroup servers(kSetup, plan_of(kSetup, {.workers = kWorkers}, sgd({.lr = 1})));
+  ServerGroup servers(kSetup, plan_of(kSetup, {.workers = kFuzzWorkers}, sgd({.lr = 1})));
   Worker worker(servers.client_options(0, kNewest));
   worker.initialise(0);
   worker.join();
   const auto deadline = Deadline::after(kDuration);
   const auto seed = static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed());
   int pushes = 0;
-  run_workers(kWorkers, [&](int index) {
+  run_workers(kFuzzWorkers, [&](int index) {
     if (index > 0) {
       Fuzzer(servers, 10 * seed + static_cast<unsigned>(index)).run(deadline);
       return;

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
+#include "muster/base/align.h"
+
 namespace muster {
 namespace {
 
 constexpr size_t kChunk = size_t{32} * 1024;  // elements
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
-
-size_t round_up(size_t value, size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 std::vector<StoreView::Chunk> cut(const std::vector<Slice>& slices) {
   std::vector<StoreView::Chunk> chunks;

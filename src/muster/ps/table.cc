@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "muster/base/align.h"
 #include "muster/base/error.h"
 #include "muster/base/mutex.h"
 #include "muster/ps/row_ids.h"
@@ -35,10 +36,6 @@ uint64_t key_of(const TableOptions& options) {
   uint64_t key = mix(options.seed);
   for (const char c : options.name) key = mix(key ^ static_cast<unsigned char>(c));
   return key;
-}
-
-size_t round_up(size_t value, size_t unit) {
-  return (value + unit - 1) / unit * unit;
 }
 
 }  // namespace

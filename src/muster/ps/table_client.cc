@@ -21,12 +21,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kRetryEvery = 50ms;
 
-uint64_t random_number() {
-  uint64_t number = 0;
-  std::memcpy(&number, random_bytes(sizeof(number)).data(), sizeof(number));
-  return number;
-}
-
 }  // namespace
 
 // The ids of a batch that are on one server, and where they stand in the batch.

@@ -7,12 +7,11 @@
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
 #include "muster/ps/channel.h"
+#include "muster/ps/stopped.h"
 #include "muster/ps/stream.h"
 
 namespace muster {
 namespace {
-
-struct Stopped {};
 
 constexpr size_t kMostAtOnce = 256;  // what one call of the system sends
 constexpr size_t kManyBytes = size_t{1} << 20;

@@ -6,7 +6,7 @@ namespace muster {
 namespace {
 
 // A helper that has just worked looks out for more: updates often come in a row.
-constexpr Patience kPatience = {.spins = 0, .yields = 50};
+constexpr Patience kHelperPatience = {.spins = 0, .yields = 50};
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void Team::help(size_t helper) {
   for (;;) {
     const auto has_work = [&] { return round_.load() != seen && round_.load() % 2 == 1; };
     wait_until(
-        bells_[helper], kPatience, [&] { return stopping_.load() || has_work(); }, [] {});
+        bells_[helper], kHelperPatience, [&] { return stopping_.load() || has_work(); }, [] {});
     if (stopping_.load()) return;
     busy_.fetch_add(1);
     const uint64_t round = round_.load();
@@ -58,7 +58,7 @@ void Team::run(size_t count, const std::function<void(size_t)>& work) {
   take(/*yields=*/false);
   round_.fetch_add(1);
   wait_until(
-      done_, kPatience, [&] { return busy_.load() == 0; }, [] {});
+      done_, kHelperPatience, [&] { return busy_.load() == 0; }, [] {});
 }
 
 }  // namespace muster

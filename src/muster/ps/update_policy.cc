@@ -16,9 +16,6 @@
 namespace muster {
 namespace {
 
-using Status = WorkerState::Status;
-using Request = WorkerState::Request;
-
 constexpr std::array kModes = {Mode::kAsync, Mode::kSync, Mode::kSsp, Mode::kLocal};
 
 std::string gradients_instead(int now, int before) {
@@ -61,7 +58,7 @@ PolicyOptions checked(PolicyOptions options) {
   return options;
 }
 
-Decision repeat(const WorkerState& worker, Request request) {
+Decision repeat(const WorkerState& worker, WorkerState::Request request) {
   if (worker.request != request || !worker.answer) return {};
   return {.orders = {}, .answers = {*worker.answer}};
 }
@@ -118,13 +115,14 @@ Decision UpdatePolicy::join(int index, int incarnation) {
   }
   WorkerState& worker = state_->worker(index);
   if (incarnation < worker.incarnation) return {};
-  if (worker.living() && incarnation == worker.incarnation) return repeat(worker, Request::kJoin);
+  if (worker.living() && incarnation == worker.incarnation)
+    return repeat(worker, WorkerState::Request::kJoin);
   if (worker.living()) retire(index);
   const bool was_lost = worker.lost;
   const int before = needed();
-  worker = {.status = Status::kComputing, .incarnation = incarnation, .expected = false};
+  worker = {.status = WorkerState::Status::kComputing, .incarnation = incarnation, .expected = false};
   static_cast<void>(state_->counts[index]);  // it is in the report from now on
-  worker.ask(Request::kJoin, Status::kWaiting);
+  worker.ask(WorkerState::Request::kJoin, WorkerState::Status::kWaiting);
   queue_.push_back(index);
   rules_->activated(index);
   const int after = needed();
@@ -136,10 +134,11 @@ Decision UpdatePolicy::join(int index, int incarnation) {
 
 Decision UpdatePolicy::push(int index, const Push& push) {
   WorkerState& worker = check_living(index, "pushes");
-  if (worker.sequence && push.sequence <= *worker.sequence) return repeat(worker, Request::kPush);
+  if (worker.sequence && push.sequence <= *worker.sequence)
+    return repeat(worker, WorkerState::Request::kPush);
   check_free(index, "pushes");
   check_push(index, push);
-  worker.ask(Request::kPush, Status::kWaiting);
+  worker.ask(WorkerState::Request::kPush, WorkerState::Status::kWaiting);
   queue_.push_back(index);
   worker.token.reset();
   worker.sequence = push.sequence;
@@ -149,7 +148,7 @@ Decision UpdatePolicy::push(int index, const Push& push) {
 
 Decision UpdatePolicy::rest(int index) {
   WorkerState& worker = check_free(index, "rests");
-  worker.ask(Request::kRest, Status::kResting);
+  worker.ask(WorkerState::Request::kRest, WorkerState::Status::kResting);
   worker.token.reset();
   rules_->deactivated(index);
   return settle();
@@ -180,7 +179,7 @@ WorkerState& UpdatePolicy::check_living(int index, const char* does) {
 
 WorkerState& UpdatePolicy::check_free(int index, const char* does) {
   WorkerState& worker = check_living(index, does);
-  if (worker.status != Status::kComputing) {
+  if (worker.status != WorkerState::Status::kComputing) {
     raise<InvalidArgument>("worker {} {}, but has not had the answer to its last request", index, does);
   }
   return worker;
@@ -227,7 +226,7 @@ Decision UpdatePolicy::settle() {
 void UpdatePolicy::wake() {
   for (int index = 0; index < state_->options.workers; ++index) {
     if (!is_living(index)) continue;
-    state_->worker(index).status = Status::kWaiting;
+    state_->worker(index).status = WorkerState::Status::kWaiting;
     queue_.push_back(index);
     rules_->activated(index);
   }
@@ -245,15 +244,16 @@ void UpdatePolicy::hand_out() {
 
 void UpdatePolicy::finish() {
   for (int index = 0; index < state_->options.workers; ++index) {
-    const Status status = state_->worker(index).status;
-    if (status == Status::kWaiting || status == Status::kResting) answer(index, Answer::Kind::kDone);
+    const WorkerState::Status status = state_->worker(index).status;
+    if (status == WorkerState::Status::kWaiting || status == WorkerState::Status::kResting)
+      answer(index, Answer::Kind::kDone);
   }
   queue_.clear();
 }
 
 void UpdatePolicy::answer(int index, Answer::Kind kind) {
   WorkerState& worker = state_->worker(index);
-  worker.status = Status::kComputing;
+  worker.status = WorkerState::Status::kComputing;
   Answer answer = worker.fate;
   answer.worker = index;
   answer.kind = kind;

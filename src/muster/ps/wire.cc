@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kLongestReason = 4096;
+constexpr size_t kLongestRefusal = 4096;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ std::string more_purpose(const std::string& job_id, const std::string& plan_id, 
 }
 
 void refuse(Connection& connection, const std::string& reason) {
-  const std::string text = reason.substr(0, kLongestReason);
+  const std::string text = reason.substr(0, kLongestRefusal);
   Welcome welcome;
   welcome.refused = static_cast<uint32_t>(text.size());
   connection.send(&welcome, sizeof(welcome), Deadline::after(1s));
@@ -41,7 +41,7 @@ Welcome receive_welcome(Connection& connection, Deadline deadline) {
   Welcome welcome;
   connection.receive(&welcome, sizeof(welcome), deadline);
   if (welcome.refused == 0) return welcome;
-  std::string reason(std::min<size_t>(welcome.refused, kLongestReason), '\0');
+  std::string reason(std::min<size_t>(welcome.refused, kLongestRefusal), '\0');
   connection.receive(reason.data(), reason.size(), deadline);
   throw Refused(reason);
 }

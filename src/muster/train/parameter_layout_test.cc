@@ -5,14 +5,14 @@
 namespace muster {
 namespace {
 
-std::vector<ParameterInfo> some_parameters() {
+std::vector<ParameterInfo> mixed_parameters() {
   return {{"fc2.bias", DType::kFloat32, {10}},       {"fc2.weight", DType::kFloat32, {10, 7}},
           {"empty", DType::kFloat32, {0, 3}},        {"wide", DType::kFloat64, {300, 400}},
           {"narrow", DType::kBFloat16, {100, 1000}}, {"scale", DType::kFloat32, {}}};
 }
 
 TEST(ParameterLayout, ParametersLieApartOnCacheLines) {
-  const ParameterLayout layout(some_parameters(), 1 << 20);
+  const ParameterLayout layout(mixed_parameters(), 1 << 20);
   size_t end = 0;
   size_t state_end = 0;
   for (size_t i = 0; i < layout.size(); ++i) {
@@ -27,7 +27,7 @@ TEST(ParameterLayout, ParametersLieApartOnCacheLines) {
 }
 
 TEST(ParameterLayout, ChunksCoverEveryElementOnceInOrder) {
-  const ParameterLayout layout(some_parameters(), 1 << 16);
+  const ParameterLayout layout(mixed_parameters(), 1 << 16);
   std::vector<size_t> covered(layout.size());
   size_t last = 0;
   for (const auto& chunk : layout.chunks()) {
@@ -41,7 +41,7 @@ TEST(ParameterLayout, ChunksCoverEveryElementOnceInOrder) {
 }
 
 TEST(ParameterLayout, BucketsAreRunsOfChunksOfOneTypeThatDoNotOverlap) {
-  const ParameterLayout layout(some_parameters(), 1 << 16);
+  const ParameterLayout layout(mixed_parameters(), 1 << 16);
   size_t chunk = 0;
   size_t end = 0;
   for (size_t b = 0; b < layout.buckets().size(); ++b) {

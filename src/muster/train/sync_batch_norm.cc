@@ -23,7 +23,7 @@ Tensor spread(const Tensor& values, const Tensor& like) {
   return values.to(like.scalar_type()).view(shape);
 }
 
-Tensor add_up(Communicator& communicator, const std::vector<Tensor>& parts) {
+Tensor sum_over_ranks(Communicator& communicator, const std::vector<Tensor>& parts) {
   Tensor sums = torch::cat(parts).contiguous();
   communicator.all_reduce(sums.data_ptr(), static_cast<size_t>(sums.numel()), DType::kFloat64);
   return sums;
@@ -38,7 +38,7 @@ struct SyncNormalise : torch::autograd::Function<SyncNormalise> {
     const int64_t channels = input.size(1);
     const Tensor wide = input.to(torch::kFloat64);
     const double mine = static_cast<double>(input.numel()) / static_cast<double>(channels);
-    const Tensor sums = add_up(
+    const Tensor sums = sum_over_ranks(
         *reinterpret_cast<Communicator*>(communicator),
         {wide.sum(dimensions), wide.square().sum(dimensions), torch::full({1}, mine, torch::kFloat64)});
     const Tensor count = sums[2 * channels];
@@ -67,7 +67,7 @@ struct SyncNormalise : torch::autograd::Function<SyncNormalise> {
     const Tensor sum = gradient.to(torch::kFloat64).sum(dimensions);
     const Tensor product = (gradient * normal).to(torch::kFloat64).sum(dimensions);
     const int64_t address = context->saved_data["communicator"].toInt();
-    const Tensor sums = add_up(*reinterpret_cast<Communicator*>(address), {sum, product}) / count;
+    const Tensor sums = sum_over_ranks(*reinterpret_cast<Communicator*>(address), {sum, product}) / count;
     Tensor back = gradient - spread(sums.slice(0, 0, channels), input) -
                   normal * spread(sums.slice(0, channels, 2 * channels), input);
     back = back * inverse;

@@ -19,12 +19,12 @@ INSTANTIATE_TEST_SUITE_P(Setups, TrainerOn,
                          ::testing::Values(Setup{1}, Setup{2}, Setup{3}, Setup{2, false}, Setup{3, false}),
                          setup_name);
 
-constexpr int64_t kBatch = 12;  // of all workers
+constexpr int64_t kGlobalBatch = 12;  // of all workers
 
 // The part of a worker of the step's batch.
 Batch part(int step, int worker, int workers) {
-  const int64_t mine = kBatch / workers;
-  const int64_t begin = step * kBatch + worker * mine;
+  const int64_t mine = kGlobalBatch / workers;
+  const int64_t begin = step * kGlobalBatch + worker * mine;
   return {begin, begin + mine};
 }
 Batch whole(int step) {
@@ -71,7 +71,7 @@ TEST_P(TrainerOn, IsOnePlainLoopWithTheWholeBatchForAdam) {
 
 TEST_P(TrainerOn, AccumulatedBatchesAreAveraged) {
   const auto expected = plain_net(2, [](Net& net, int step) {
-    return loss_of(net, {step * 3 * kBatch, (step + 1) * 3 * kBatch});
+    return loss_of(net, {step * 3 * kGlobalBatch, (step + 1) * 3 * kGlobalBatch});
   });
   expect_all(train(GetParam(), sgd_rule(), 6, {.accumulate = 3}), expected);
 }
