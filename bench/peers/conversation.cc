@@ -1,4 +1,4 @@
-#include "peers/conversation.h"
+#include "bench/peers/conversation.h"
 
 #include <fcntl.h>
 #include <unistd.h>

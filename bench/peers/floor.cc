@@ -21,7 +21,7 @@
 #include <cstring>
 #include <new>
 
-#include "peers/harness.h"
+#include "bench/peers/harness.h"
 
 namespace muster::bench {
 namespace {

@@ -7,10 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "peers/harness.h"
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/torch.h>
+
+#include "bench/peers/harness.h"
 
 namespace muster::bench {
 namespace {

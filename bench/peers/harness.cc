@@ -1,4 +1,4 @@
-#include "peers/harness.h"
+#include "bench/peers/harness.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include "peers/conversation.h"
+#include "bench/peers/conversation.h"
 
 namespace muster::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <new>
 
-#include "peers/harness.h"
+#include "bench/peers/harness.h"
 
 namespace muster::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "peers/ps_harness.h"
+#include "bench/peers/ps_harness.h"
 
 namespace muster::bench {
 namespace {

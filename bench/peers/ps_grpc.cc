@@ -24,11 +24,12 @@
 #include <utility>
 #include <vector>
 
-#include "peers/ps_harness.h"
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/method_handler.h>
 #include <grpcpp/support/sync_stream.h>
+
+#include "bench/peers/ps_harness.h"
 
 namespace muster::bench {
 namespace {

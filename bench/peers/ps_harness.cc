@@ -1,10 +1,10 @@
-#include "peers/ps_harness.h"
+#include "bench/peers/ps_harness.h"
 
 #include <chrono>
 #include <sstream>
 #include <stdexcept>
 
-#include "peers/conversation.h"
+#include "bench/peers/conversation.h"
 
 namespace muster::bench {
 namespace {

@@ -4,7 +4,7 @@
     peer_train_ddp.py DIR RANK RANKS MODEL OPTIMIZER BATCH best|default
 
 `default` leaves DDP and zero_grad as they are. The workers meet in the file DIR/store; one worker alone has no DDP. The models and
-the data are those of train_models.h, the conversation with the driver that of train_harness.h.
+the data are those of train/models.h, the conversation with the driver that of train_harness.h.
 """
 
 import os

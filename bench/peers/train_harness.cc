@@ -1,10 +1,10 @@
-#include "peers/train_harness.h"
+#include "bench/peers/train_harness.h"
 
 #include <chrono>
 #include <sstream>
 #include <stdexcept>
 
-#include "peers/conversation.h"
+#include "bench/peers/conversation.h"
 
 namespace muster::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <memory>
 
-#include "peers/train_harness.h"
-#include "train_models.h"
+#include "bench/peers/train_harness.h"
+#include "bench/train/models.h"
 
 namespace muster::bench {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <memory>
+#include <string>
 
 namespace CLI {
 class App;
@@ -8,23 +8,19 @@ class App;
 
 namespace muster {
 
-/// `muster bench`: its flags, and what it does with them.
+/// `muster bench ARGS...` is the program muster-bench, which stands beside this one when it was built. It is
+/// no part of `muster`: who trains needs neither it nor the libraries that it compares with.
 class BenchCommand {
  public:
+  /// Adds the word `bench` to what `muster --help` lists.
   explicit BenchCommand(CLI::App& parent);
-  ~BenchCommand();
 
-  bool chosen() const;
+  /// Whether this is the command: its arguments are for muster-bench to read, --help too.
+  static bool chosen(int argc, char** argv);
 
-  /// 0, 1 when a subject failed or gave wrong results, 128 + the signal that stopped it.
-  int run();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  /// Becomes muster-bench with the arguments after `bench`: signals and the exit code are its own. Returns
+  /// only by throwing: InvalidArgument that says how to build it when it is not there, else SystemError.
+  [[noreturn]] static void run(char** argv);
 };
-
-/// `muster bench --explain`: which algorithm Muster chooses for which size, and why. The exit code.
-int explain();
 
 }  // namespace muster

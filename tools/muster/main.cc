@@ -8,16 +8,24 @@
 #include "muster/bench_command.h"
 #include "muster/run_command.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
   CLI::App app{"Muster: distributed training for C++ on libtorch"};
   app.set_version_flag("--version", "muster " MUSTER_VERSION);
   app.require_subcommand(1);
-  muster::RunCommand run(app);
-  muster::BenchCommand bench(app);
+  muster::RunCommand run_command(app);
+  const muster::BenchCommand bench_command(app);
+  if (muster::BenchCommand::chosen(argc, argv)) muster::BenchCommand::run(argv);
   if (const auto code = muster::parse_flags(app, argc, argv)) return *code;
+  return run_command.chosen() ? run_command.run() : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    if (run.chosen()) return run.run();
-    if (bench.chosen()) return bench.run();
+    return run(argc, argv);
   } catch (const muster::InvalidArgument& error) {
     fmt::print(stderr, "muster: {}\n", error.what());
     return 2;
@@ -25,5 +33,4 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "muster: {}\n", error.what());
     return 1;
   }
-  return 0;
 }

@@ -1,0 +1,47 @@
+#pragma once
+
+// What `muster bench ps` says: what workers answered, put together; the table, the lines of JSON, and the
+// bars, which say how much faster than its peers Muster is meant to be. Pure values and functions.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/ps/subjects.h"
+
+namespace muster {
+
+/// The samples of all workers, from the answers of all ranks to "run" (bench/peers/ps_harness.h): a sample is
+/// the time of one worker. Nothing when a worker's line is not of that form.
+std::optional<std::vector<double>> parse_ps_samples(const std::vector<std::string>& lines, int workers);
+
+/// Whether all workers found all parameters right, from the answers to "verify". Nothing when a worker's line
+/// is not of that form.
+std::optional<bool> parse_ps_verdict(const std::vector<std::string>& lines, int workers);
+
+/// All that was measured of one case. A subject that failed is missing.
+struct PsPoint {
+  PsCase of;
+  std::vector<BenchResult> results;
+
+  /// The median of a subject whose results were right; of "grpc", the faster one of its two. Nothing when
+  /// there is none.
+  std::optional<double> median_us(std::string_view subject) const;
+
+  /// The median of `subject` divided by Muster's: above 1, Muster is faster.
+  std::optional<double> ratio(std::string_view subject) const;
+};
+
+/// {"bench":"ps","subject":"grpc-stream","transport":"shm","workers":1,"servers":1,"variables":1,"bytes":4096,
+/// "median_us":...,"p10_us":...,"p90_us":...,"verified":true}
+std::string to_json(const PsPoint& point, const BenchResult& result);
+
+/// The names of the columns, and a line for each point.
+std::string ps_table_head();
+std::string ps_table_row(const PsPoint& point);
+
+/// A line for each bar whose case was measured: met or not. Empty when there is none.
+std::string ps_bars(const std::vector<PsPoint>& points);
+
+}  // namespace muster

@@ -1,0 +1,15 @@
+#pragma once
+
+// The results of training as a picture: an SVG with a panel for each model and optimizer, and in it a bar for
+// each subject and number of workers, as long as its samples/s, with a line from p10 to p90. Pure.
+
+#include <string>
+#include <vector>
+
+#include "bench/train/report.h"
+
+namespace muster {
+
+std::string plot_training(const std::vector<TrainPoint>& points);
+
+}  // namespace muster
