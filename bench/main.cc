@@ -1,19 +1,56 @@
-// muster-bench, which `muster bench` becomes.
+// muster-bench, which `muster bench` becomes: collectives, or by its first word training or parameter
+// servers.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "bench/collective/command.h"
+#include "bench/collective/bench.h"
+#include "bench/driver/driver.h"
+#include "bench/ps/bench.h"
+#include "bench/train/bench.h"
 #include "muster/base/error.h"
 #include "muster/base/flags.h"
+#include "muster/collective/choice.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+void check_nothing_before(const CLI::App& app, const std::string& word) {
+  for (const auto* option : app.get_options()) {
+    if (option->count() > 0)
+      muster::raise<muster::InvalidArgument>(
+          "muster bench {}: its flags come after the word {}; {} stands before it", word, word,
+          option->get_name());
+  }
+}
+
+int run(int argc, char** argv) {
   CLI::App app("measure a collective, training or parameter servers beside other libraries, on this machine",
                "muster bench");
-  muster::BenchCommand bench(app);
+  muster::bench::collective::Bench collective;
+  muster::bench::train::Bench train;
+  muster::bench::ps::Bench ps;
+  collective.add_flags(app);
+  train.add_flags(*app.add_subcommand("train", "measure training instead, beside PyTorch's DDP"));
+  ps.add_flags(
+      *app.add_subcommand("ps", "measure pushes and pulls of parameters, beside gRPC and PyTorch's RPC"));
   if (const auto code = muster::parse_flags(app, argc, argv)) return *code;
+  for (const auto* subcommand : app.get_subcommands()) {
+    const std::string word = subcommand->get_name();
+    check_nothing_before(app, word);
+    return muster::bench::run(word == "train" ? static_cast<muster::bench::Kind&>(train) : ps);
+  }
+  if (collective.explains()) {
+    fmt::print("{}", muster::explain_choices());
+    return 0;
+  }
+  return muster::bench::run(collective);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    return bench.run();
+    return run(argc, argv);
   } catch (const muster::InvalidArgument& error) {
     fmt::print(stderr, "muster: {}\n", error.what());
     return 2;

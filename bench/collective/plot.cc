@@ -7,9 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "bench/driver/numbers.h"
 #include "bench/driver/svg.h"
 
-namespace muster {
+namespace muster::bench::collective {
 namespace {
 
 constexpr double kWidth = 1000;
@@ -33,7 +34,7 @@ struct Axis {
 };
 
 struct Line {
-  BenchVariant of;
+  Variant of;
   const char* dash;
   std::vector<std::pair<double, double>>
       points;  // logarithms: of the bytes to base 2, of the value to base 10
@@ -41,7 +42,7 @@ struct Line {
 
 class Panel {
  public:
-  Panel(const std::string& collective, PlotValue value, const std::vector<BenchPoint>& points)
+  Panel(const std::string& collective, PlotValue value, const std::vector<Point>& points)
       : value_(value), title_(fmt::format("{}, {} ranks", collective, points.front().ranks)) {
     for (const auto& point : points) {
       for (const auto& result : point.results) {
@@ -71,7 +72,7 @@ class Panel {
   }
 
  private:
-  Line& line_of(const BenchVariant& of) {
+  Line& line_of(const Variant& of) {
     const auto found =
         std::find_if(lines_.begin(), lines_.end(), [&](const Line& line) { return line.of == of; });
     if (found != lines_.end()) return *found;
@@ -174,8 +175,8 @@ class Panel {
 
 }  // namespace
 
-std::string plot_svg(const std::string& collective, PlotValue value, const std::vector<BenchPoint>& points) {
-  std::map<int, std::vector<BenchPoint>> by_ranks;
+std::string plot_svg(const std::string& collective, PlotValue value, const std::vector<Point>& points) {
+  std::map<int, std::vector<Point>> by_ranks;
   for (const auto& point : points) by_ranks[point.ranks].push_back(point);
   std::string svg;
   double top = 0;
@@ -187,4 +188,4 @@ std::string plot_svg(const std::string& collective, PlotValue value, const std::
   return svg_document(kWidth, top, svg);
 }
 
-}  // namespace muster
+}  // namespace muster::bench::collective

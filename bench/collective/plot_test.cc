@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::bench::collective {
 namespace {
 
 using ::testing::HasSubstr;
@@ -18,7 +18,7 @@ size_t count(const std::string& text, const std::string& what) {
   return found;
 }
 
-BenchPoint point(int ranks, int64_t bytes, double time) {
+Point point(int ranks, int64_t bytes, double time) {
   return {.ranks = ranks,
           .bytes = bytes,
           .results = {{.of = {"muster", "arena"}, .median_us = time, .verified = true},
@@ -27,8 +27,8 @@ BenchPoint point(int ranks, int64_t bytes, double time) {
                       {.of = {"mpich", "default"}, .median_us = time / 2, .verified = false}}};
 }
 
-const std::vector<BenchPoint> kPoints = {point(2, 8, 1), point(2, 1024, 2), point(2, 1 << 20, 150),
-                                         point(4, 8, 3)};
+const std::vector<Point> kPoints = {point(2, 8, 1), point(2, 1024, 2), point(2, 1 << 20, 150),
+                                    point(4, 8, 3)};
 
 TEST(Plot, HasAPanelForEachNumberOfRanksAndALineForEachVariant) {
   const auto svg = plot_svg("allreduce", PlotValue::kTime, kPoints);
@@ -69,4 +69,4 @@ TEST(Plot, ASingleRankHasNoBusBandwidthToShow) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bench::collective

@@ -1,34 +1,15 @@
 #include "bench/collective/report.h"
 
 #include <algorithm>
-#include <cmath>
-#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "muster/base/error.h"
-#include "muster/base/text.h"
+#include "bench/collective/subjects.h"
+#include "bench/driver/numbers.h"
 
-namespace muster {
+namespace muster::bench::collective {
 namespace {
-
-constexpr int64_t kLargestSize = int64_t{1} << 40;
-constexpr std::string_view kUnits = "KMG";
-
-int64_t parse_size(const std::string& text) {
-  std::string_view digits = text;
-  int64_t unit = 1;
-  if (const size_t found = text.empty() ? std::string::npos : kUnits.find(text.back());
-      found != std::string::npos) {
-    unit = int64_t{1} << (10 * (found + 1));
-    digits.remove_suffix(1);
-  }
-  const auto value = parse_integer(digits);
-  if (!value || *value < 1 || *value > kLargestSize / unit)
-    raise<InvalidArgument>("--sizes: '{}' is not a number of bytes such as 8, 64K or 256M", text);
-  return *value * unit;
-}
 
 std::string format_bandwidth(double bytes, double microseconds) {
   return fmt::format("{:.2f}", bytes / microseconds / 1e3);
@@ -36,63 +17,17 @@ std::string format_bandwidth(double bytes, double microseconds) {
 
 }  // namespace
 
-const std::vector<std::string>& bench_collectives() {
-  static const std::vector<std::string> collectives = {"allreduce", "reducescatter", "allgather", "broadcast",
-                                                       "reduce",    "alltoall",      "barrier"};
-  return collectives;
-}
-
-std::vector<int64_t> parse_sizes(const std::string& text) {
-  std::set<int64_t> sizes;
-  for (const auto& part : split(text, ',')) {
-    const auto ends = split(part, ':');
-    if (ends.size() > 2)
-      raise<InvalidArgument>("--sizes: '{}' is not a range such as 8:256M, the smallest and the largest",
-                             part);
-    const int64_t first = parse_size(ends.front());
-    const int64_t last = parse_size(ends.back());
-    if (first > last) raise<InvalidArgument>("--sizes: '{}' begins above its end", part);
-    for (int64_t size = first; size <= last; size *= 2) sizes.insert(size);
+std::optional<Turn> parse_answers(const std::vector<std::string>& lines) {
+  Turn turn;
+  for (const auto& line : lines) {
+    const auto numbers = parse_answer(line);
+    if (!numbers || numbers->size() < 2) return std::nullopt;
+    turn.verified &= numbers->front() == 1;
+    turn.samples.resize(std::max(turn.samples.size(), numbers->size() - 1));
+    for (size_t i = 1; i < numbers->size(); ++i)
+      turn.samples[i - 1].us = std::max(turn.samples[i - 1].us, (*numbers)[i]);
   }
-  return {sizes.begin(), sizes.end()};
-}
-
-std::string format_size(int64_t bytes) {
-  for (size_t unit = kUnits.size(); unit > 0; --unit) {
-    const int64_t size = int64_t{1} << (10 * unit);
-    if (bytes >= size && bytes % size == 0) return fmt::format("{}{}", bytes / size, kUnits[unit - 1]);
-  }
-  return std::to_string(bytes);
-}
-
-bool is_in_place(std::string_view collective) {
-  return collective != "reducescatter" && collective != "allgather" && collective != "alltoall";
-}
-
-int64_t round_up(std::string_view collective, int64_t bytes, int ranks) {
-  const int64_t unit = static_cast<int64_t>(sizeof(float)) * (is_in_place(collective) ? 1 : ranks);
-  return (bytes + unit - 1) / unit * unit;
-}
-
-double percentile(std::vector<double> samples, double share) {
-  MUSTER_CHECK(!samples.empty());
-  std::sort(samples.begin(), samples.end());
-  const double place = share * static_cast<double>(samples.size() - 1);
-  const auto below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, samples.size() - 1);
-  return std::lerp(samples[below], samples[above], place - static_cast<double>(below));
-}
-
-std::string format_microseconds(double value) {
-  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 1000 ? 1 : 0);
-}
-
-std::string format_ratio(double value) {
-  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
-}
-
-double round_microseconds(double value) {
-  return std::round(value * 1e3) / 1e3;
+  return turn;
 }
 
 double bus_factor(std::string_view collective, int ranks) {
@@ -102,12 +37,8 @@ double bus_factor(std::string_view collective, int ranks) {
   return collective == "barrier" ? 0 : 1;
 }
 
-std::string describe(const BenchVariant& of, size_t ranks) {
-  return fmt::format("{} ({}), {} {}", of.subject, of.variant, ranks, ranks == 1 ? "rank" : "ranks");
-}
-
-const BenchResult* best_of(const BenchPoint& point, std::string_view subject) {
-  const BenchResult* best = nullptr;
+const Result* best_of(const Point& point, std::string_view subject) {
+  const Result* best = nullptr;
   for (const auto& result : point.results) {
     if (result.of.subject != subject || !result.verified) continue;
     if (best == nullptr || result.median_us < best->median_us) best = &result;
@@ -115,20 +46,20 @@ const BenchResult* best_of(const BenchPoint& point, std::string_view subject) {
   return best;
 }
 
-std::string to_json(const std::string& collective, const BenchPoint& point, const BenchResult& result) {
+std::string to_json(const std::string& collective, const Point& point, const Result& result) {
   return nlohmann::ordered_json{{"bench", collective},
                                 {"subject", result.of.subject},
                                 {"variant", result.of.variant},
                                 {"ranks", point.ranks},
                                 {"bytes", point.bytes},
-                                {"median_us", round_microseconds(result.median_us)},
-                                {"p10_us", round_microseconds(result.p10_us)},
-                                {"p90_us", round_microseconds(result.p90_us)},
+                                {"median_us", rounded(result.median_us)},
+                                {"p10_us", rounded(result.p10_us)},
+                                {"p90_us", rounded(result.p90_us)},
                                 {"verified", result.verified}}
       .dump();
 }
 
-BenchTable::BenchTable(std::string collective, const std::vector<BenchVariant>& variants)
+Table::Table(std::string collective, const std::vector<Variant>& variants)
     : collective_(std::move(collective)) {
   for (const auto& each : variants) {
     if (subjects_.empty() || subjects_.back().name != each.subject)
@@ -137,7 +68,7 @@ BenchTable::BenchTable(std::string collective, const std::vector<BenchVariant>& 
   }
 }
 
-std::string BenchTable::head() const {
+std::string Table::head() const {
   std::string text;
   for (const auto& subject : subjects_) {
     text += fmt::format("{:>9}  ", subject.name);
@@ -161,12 +92,12 @@ std::string BenchTable::head() const {
   return text + '\n';
 }
 
-std::string BenchTable::row(const BenchPoint& point) const {
-  const BenchResult* first = subjects_.empty() ? nullptr : best_of(point, subjects_.front().name);
+std::string Table::row(const Point& point) const {
+  const Result* first = subjects_.empty() ? nullptr : best_of(point, subjects_.front().name);
   std::string text =
       fmt::format("{:>5} {:>8}", point.ranks, collective_ == "barrier" ? "-" : format_size(point.bytes));
   for (const auto& subject : subjects_) {
-    const BenchResult* best = best_of(point, subject.name);
+    const Result* best = best_of(point, subject.name);
     text += fmt::format("  {:>12}", cell(subject, point));
     if (&subject != &subjects_.front()) {
       const bool both = best != nullptr && first != nullptr;
@@ -182,12 +113,12 @@ std::string BenchTable::row(const BenchPoint& point) const {
 }
 
 // The letter stands after the digits, so that the numbers of a column stay in line.
-std::string BenchTable::cell(const Subject& subject, const BenchPoint& point) const {
-  const BenchResult* best = best_of(point, subject.name);
+std::string Table::cell(const Subject& subject, const Point& point) const {
+  const Result* best = best_of(point, subject.name);
   const bool several = subject.variants.size() > 1;
   if (best == nullptr) {
     const bool wrong = std::any_of(point.results.begin(), point.results.end(),
-                                   [&](const BenchResult& each) { return each.of.subject == subject.name; });
+                                   [&](const Result& each) { return each.of.subject == subject.name; });
     return std::string(wrong ? "wrong" : "-") + (several ? "  " : "");
   }
   std::string time = format_microseconds(best->median_us);
@@ -196,4 +127,4 @@ std::string BenchTable::cell(const Subject& subject, const BenchPoint& point) co
   return fmt::format("{} {}", time, static_cast<char>('a' + (found - subject.variants.begin())));
 }
 
-}  // namespace muster
+}  // namespace muster::bench::collective

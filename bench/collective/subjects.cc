@@ -1,15 +1,13 @@
 #include "bench/collective/subjects.h"
 
-#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
-#include "muster/base/text.h"
 #include "muster/program.h"
 
-namespace muster {
+namespace muster::bench::collective {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -27,11 +25,11 @@ constexpr std::array<Peer, 3> kPeers = {{
     {"mpich", "peer_mpich", "mpirun.mpich", "mpich and libmpich-dev"},
 }};
 
-bool is_built(const Peer& peer, const std::filesystem::path& programs, const std::string& search_path) {
-  if (!std::filesystem::exists(programs / peer.program)) return false;
+bool is_built(const Peer& peer, const Surroundings& surroundings) {
+  if (!surroundings.has(peer.program)) return false;
   if (peer.launcher == nullptr) return true;
   try {
-    find_program(peer.launcher, search_path);
+    find_program(peer.launcher, surroundings.search_path());
     return true;
   } catch (const InvalidArgument&) {
     return false;
@@ -45,8 +43,8 @@ Words operator+(Words words, const Words& more) {
 
 class Commands {
  public:
-  Commands(const BenchSettings& settings, int ranks, int cores)
-      : settings_(settings), ranks_(std::to_string(ranks)), crowded_(ranks > cores) {}
+  Commands(const Settings& settings, int ranks, int cores)
+      : settings_(settings), count_(ranks), ranks_(std::to_string(ranks)), crowded_(ranks > cores) {}
 
   std::vector<SubjectCommand> all() {
     muster();
@@ -62,9 +60,11 @@ class Commands {
  private:
   std::string program(const std::string& name) const { return settings_.programs / name; }
 
-  void add(BenchVariant of, std::vector<Words> processes, std::map<std::string, std::string> variables = {}) {
-    commands_.push_back(
-        {.of = std::move(of), .processes = std::move(processes), .variables = std::move(variables)});
+  void add(Variant of, std::vector<Words> processes, std::map<std::string, std::string> variables = {}) {
+    commands_.push_back({.of = std::move(of),
+                         .workers = count_,
+                         .processes = std::move(processes),
+                         .variables = std::move(variables)});
   }
 
   void muster() {
@@ -93,7 +93,7 @@ class Commands {
   // gloo has TCP only; on the loopback interface in both transports.
   void gloo() {
     std::vector<Words> processes;
-    for (int rank = 0; rank < std::stoi(ranks_); ++rank)
+    for (int rank = 0; rank < count_; ++rank)
       processes.push_back({program("peer_gloo"), "DIR", std::to_string(rank), ranks_});
     add({"gloo", "tcp"}, std::move(processes));
   }
@@ -143,52 +143,47 @@ class Commands {
 
   void floor() { add({"floor", "shared mapping"}, {{program("peer_floor"), "DIR", ranks_}}); }
 
-  const BenchSettings& settings_;
-  const std::string ranks_;
-  const bool crowded_;  // more ranks than cores
+  const Settings& settings_;
+  const int count_;
+  const std::string ranks_;  // the same as a word
+  const bool crowded_;       // more ranks than cores
   std::vector<SubjectCommand> commands_;
 };
 
 }  // namespace
 
-std::vector<SubjectCommand> subject_commands(const BenchSettings& settings, int ranks, int cores) {
+const std::vector<std::string>& collectives() {
+  static const std::vector<std::string> all = {"allreduce", "reducescatter", "allgather", "broadcast",
+                                               "reduce",    "alltoall",      "barrier"};
+  return all;
+}
+
+bool is_in_place(std::string_view collective) {
+  return collective != "reducescatter" && collective != "allgather" && collective != "alltoall";
+}
+
+int64_t round_up(std::string_view collective, int64_t bytes, int ranks) {
+  const int64_t unit = static_cast<int64_t>(sizeof(float)) * (is_in_place(collective) ? 1 : ranks);
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::vector<SubjectCommand> subjects(const Settings& settings, int ranks, int cores) {
   return Commands(settings, ranks, cores).all();
 }
 
-std::vector<std::string> choose_from(const std::vector<PeerState>& peers,
-                                     const std::vector<std::string>& named) {
-  std::vector<std::string> chosen;
-  std::vector<std::string> known;
-  for (const auto& peer : peers) {
-    known.push_back(peer.name);
-    if (named.empty() && peer.missing.empty()) chosen.push_back(peer.name);
-  }
-  for (const auto& name : named) {
-    const auto peer =
-        std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.name == name; });
-    if (peer == peers.end())
-      raise<InvalidArgument>("--peers: '{}' is not one of {}{}", name, fmt::join(known, ", "),
-                             suggestion(name, known));
-    if (!peer->missing.empty()) raise<InvalidArgument>("--peers: {} {}", name, peer->missing);
-    if (std::find(chosen.begin(), chosen.end(), name) == chosen.end()) chosen.push_back(name);
-  }
-  return chosen;
-}
-
-std::vector<std::string> choose_peers(const std::vector<std::string>& named,
-                                      const std::filesystem::path& programs, const std::string& search_path) {
-  std::vector<PeerState> peers;
+std::vector<PeerState> peers(const Surroundings& surroundings) {
+  std::vector<PeerState> states;
   for (const auto& peer : kPeers) {
     std::string missing;
-    if (!is_built(peer, programs, search_path))
+    if (!is_built(peer, surroundings))
       missing = fmt::format(
           "is not built: there is no {} in {}{}. Install {} (scripts/bootstrap bench), then configure and "
           "build again",
-          peer.program, programs.string(),
+          peer.program, surroundings.programs.string(),
           peer.launcher == nullptr ? "" : fmt::format(", or no {} in PATH", peer.launcher), peer.packages);
-    peers.push_back({peer.name, missing});
+    states.push_back({peer.name, missing});
   }
-  return choose_from(peers, named);
+  return states;
 }
 
-}  // namespace muster
+}  // namespace muster::bench::collective

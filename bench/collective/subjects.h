@@ -1,57 +1,45 @@
 #pragma once
 
-// The table of subjects: which programs `muster bench` compares, in which variants, and by which command line
-// each is started. Pure, but for the question whether a program is there. driver/processes.h runs them.
+// The table of subjects of collectives: which programs are compared, in which variants, and by which command
+// line each is started. Pure, but for the question whether a program is there.
 //
-// A peer is a subject that is not Muster: gloo, openmpi, mpich. Its program stands beside `muster` when it
-// was built (bench/CMakeLists.txt). The floor is no peer: it is always measured where it applies.
+// A peer's program stands beside muster-bench when it was built (bench/CMakeLists.txt). The floor is no peer:
+// it is always measured where it applies.
 
 #include <filesystem>
-#include <map>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "bench/collective/report.h"
+#include "bench/driver/peers.h"
+#include "bench/driver/subject.h"
 
-namespace muster {
+namespace muster::bench::collective {
 
-struct BenchSettings {
+/// allreduce, reducescatter, allgather, broadcast, reduce, alltoall, barrier.
+const std::vector<std::string>& collectives();
+
+/// Whether one buffer is both input and output. Where there are two, one of them has a block for each rank.
+bool is_in_place(std::string_view collective);
+
+/// `bytes` rounded up to whole float32 elements, the same number for every rank where each has a block of its
+/// own.
+int64_t round_up(std::string_view collective, int64_t bytes, int ranks);
+
+struct Settings {
   std::string collective = "allreduce";
   bool tcp = false;                                     ///< over the loopback interface; else shared memory
-  std::vector<std::string> peers;                       ///< as choose_peers() gives them
+  std::vector<std::string> peers;                       ///< as choose_from() gives them
   std::vector<std::string> memory = {"arena", "heap"};  ///< where Muster's buffers are; a variant each
   std::vector<std::string> algorithms;                  ///< of Muster; a variant each; empty: its own choice
   std::vector<std::string> flags;                       ///< more, for muster_bench_rank
   std::filesystem::path programs;                       ///< the folder of muster and the peers
 };
 
-/// How one variant is started: one process or several, which become its ranks.
-struct SubjectCommand {
-  BenchVariant of;
-  /// The arguments of each process, the program first. The word DIR stands for the folder of its FIFOs.
-  std::vector<std::vector<std::string>> processes;
-  std::map<std::string, std::string> variables = {};  ///< of the environment, beside what is there
-  std::vector<std::string> without = {};              ///< variables that are taken out of what is there
-  bool spins = false;  ///< its ranks use cores while they wait: they are stopped between their turns
-};
-
-/// A peer, and when it can't run: why not, and what to do.
-struct PeerState {
-  std::string name;
-  std::string missing;
-};
-
-/// Those named, or all that can run when none are named; each once. Throws InvalidArgument for one that does
-/// not exist or can't run.
-std::vector<std::string> choose_from(const std::vector<PeerState>& peers,
-                                     const std::vector<std::string>& named);
-
 /// All variants for `ranks` ranks: Muster first, the peers, the floor.
-std::vector<SubjectCommand> subject_commands(const BenchSettings& settings, int ranks, int cores);
+std::vector<SubjectCommand> subjects(const Settings& settings, int ranks, int cores);
 
-/// choose_from() the peers of collectives. `search_path` (as PATH) is where mpirun is looked for.
-std::vector<std::string> choose_peers(const std::vector<std::string>& named,
-                                      const std::filesystem::path& programs, const std::string& search_path);
+/// gloo, openmpi and mpich, for choose_from().
+std::vector<PeerState> peers(const Surroundings& surroundings);
 
-}  // namespace muster
+}  // namespace muster::bench::collective

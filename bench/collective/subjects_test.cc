@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::bench::collective {
 namespace {
 
 using ::testing::ElementsAre;
@@ -29,21 +29,21 @@ std::string line(const SubjectCommand& command, size_t process = 0) {
 }
 
 TEST(SubjectCommands, MusterComesFirstInEachMemoryAndAlgorithm) {
-  BenchSettings settings = {.programs = "/bin"};
-  EXPECT_THAT(names(subject_commands(settings, 2, 2)), ElementsAre("muster: arena", "muster: heap"));
-  EXPECT_EQ(line(subject_commands(settings, 2, 2)[0]),
+  Settings settings = {.programs = "/bin"};
+  EXPECT_THAT(names(subjects(settings, 2, 2)), ElementsAre("muster: arena", "muster: heap"));
+  EXPECT_EQ(line(subjects(settings, 2, 2)[0]),
             "/bin/muster run --workers 2 --no-tune -- /bin/muster_bench_rank DIR --memory arena");
   settings.algorithms = {"ring", "direct"};
   settings.flags = {"--segment", "64K"};
-  const auto commands = subject_commands(settings, 2, 2);
+  const auto commands = subjects(settings, 2, 2);
   EXPECT_THAT(names(commands), ElementsAre("muster: arena ring", "muster: arena direct", "muster: heap ring",
                                            "muster: heap direct"));
   EXPECT_THAT(line(commands[3]), HasSubstr("DIR --memory heap --algorithm direct --segment 64K"));
 }
 
 TEST(SubjectCommands, OverTcpNobodySharesMemory) {
-  const BenchSettings settings = {.tcp = true, .peers = {"openmpi", "mpich"}, .programs = "/bin"};
-  const auto commands = subject_commands(settings, 2, 2);
+  const Settings settings = {.tcp = true, .peers = {"openmpi", "mpich"}, .programs = "/bin"};
+  const auto commands = subjects(settings, 2, 2);
   EXPECT_THAT(names(commands),
               ElementsAre("muster: tcp", "openmpi: tcp", "openmpi: tcp, heap kept", "mpich: ucx tcp"));
   EXPECT_THAT(line(commands[0]), HasSubstr("--shared-memory off"));
@@ -52,20 +52,28 @@ TEST(SubjectCommands, OverTcpNobodySharesMemory) {
 }
 
 TEST(SubjectCommands, MoreRanksThanCoresYieldAndSaySo) {
-  const BenchSettings settings = {.peers = {"openmpi", "mpich"}, .memory = {"heap"}, .programs = "/bin"};
-  const auto crowded = subject_commands(settings, 4, 2);
+  const Settings settings = {.peers = {"openmpi", "mpich"}, .memory = {"heap"}, .programs = "/bin"};
+  const auto crowded = subjects(settings, 4, 2);
   EXPECT_THAT(names(crowded),
               ElementsAre("muster: heap", "openmpi: vader cma, yielding",
                           "openmpi: vader cma, heap kept, yielding", "openmpi: vader copy, yielding",
                           "openmpi: vader copy, heap kept, yielding", "mpich: default, spinning"));
   EXPECT_THAT(line(crowded[1]), HasSubstr("mpi_yield_when_idle 1"));
-  EXPECT_THAT(line(subject_commands(settings, 2, 2)[1]), Not(HasSubstr("yield")));
+  EXPECT_THAT(line(subjects(settings, 2, 2)[1]), Not(HasSubstr("yield")));
 }
 
 TEST(SubjectCommands, EveryRankOfGlooIsAProcess) {
-  const auto gloo = subject_commands({.peers = {"gloo"}, .memory = {"heap"}, .programs = "/bin"}, 3, 4)[1];
+  const auto gloo = subjects({.peers = {"gloo"}, .memory = {"heap"}, .programs = "/bin"}, 3, 4)[1];
   ASSERT_EQ(gloo.processes.size(), 3u);
   EXPECT_EQ(line(gloo, 2), "/bin/peer_gloo DIR 2 3");
+}
+
+TEST(Sizes, AreRoundedUpToWholeElementsOfEveryRank) {
+  EXPECT_EQ(round_up("allreduce", 8, 3), 8);
+  EXPECT_EQ(round_up("broadcast", 6, 3), 8);
+  EXPECT_EQ(round_up("allgather", 8, 3), 12);
+  EXPECT_EQ(round_up("reducescatter", 1024, 3), 1032);
+  EXPECT_EQ(round_up("alltoall", 48, 3), 48);
 }
 
 class ChoosePeers : public ::testing::Test {
@@ -76,9 +84,20 @@ class ChoosePeers : public ::testing::Test {
   }
   ~ChoosePeers() override { std::filesystem::remove_all(folder); }
 
+  std::vector<std::string> choose(const std::vector<std::string>& named) const {
+    return choose(named, folder);
+  }
+  static std::vector<std::string> choose(const std::vector<std::string>& named,
+                                         const std::filesystem::path& programs,
+                                         const std::string& search_path = "/usr/bin") {
+    Surroundings surroundings = {.environment = {}, .programs = programs};
+    surroundings.environment.set("PATH", search_path);
+    return choose_from(peers(surroundings), named);
+  }
+
   std::string message_of(const std::string& peer) const {
     try {
-      choose_peers({peer}, folder, "/usr/bin");
+      choose({peer});
     } catch (const InvalidArgument& error) {
       return error.what();
     }
@@ -90,9 +109,9 @@ class ChoosePeers : public ::testing::Test {
 };
 
 TEST_F(ChoosePeers, TakesThoseThatAreBuiltWhenNoneIsNamed) {
-  EXPECT_THAT(choose_peers({}, folder, "/usr/bin"), ElementsAre("gloo"));
-  EXPECT_THAT(choose_peers({}, "/nowhere", "/usr/bin"), IsEmpty());
-  EXPECT_THAT(choose_peers({"gloo", "gloo"}, folder, "/usr/bin"), ElementsAre("gloo"));
+  EXPECT_THAT(choose({}), ElementsAre("gloo"));
+  EXPECT_THAT(choose({}, "/nowhere"), IsEmpty());
+  EXPECT_THAT(choose({"gloo", "gloo"}), ElementsAre("gloo"));
 }
 
 TEST_F(ChoosePeers, SaysWhatIsMissing) {
@@ -102,8 +121,8 @@ TEST_F(ChoosePeers, SaysWhatIsMissing) {
 
 TEST_F(ChoosePeers, AnMpiNeedsItsLauncherToo) {
   std::ofstream(folder / "peer_mpich");
-  EXPECT_THAT(choose_peers({}, folder, "/nowhere"), ElementsAre("gloo"));
+  EXPECT_THAT(choose({}, folder, "/nowhere"), ElementsAre("gloo"));
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bench::collective

@@ -2,26 +2,21 @@
 
 #include <algorithm>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/text.h"
-#include "muster/cluster/identity.h"
 
-namespace muster {
+namespace muster::bench {
 namespace {
 
 constexpr int kMostRanks = 128;  // the sums of the data that is verified are exact up to here
 
 }  // namespace
 
-void BenchFlags::add_to(CLI::App& app, const std::string& peers_text) {
-  app.add_option("--workers", workers, "numbers of ranks, each in turn: 2,4")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str();
-  app.add_option("--peers", peers, peers_text)->delimiter(',')->allow_extra_args(false);
+void Flags::add_to(CLI::App& app, const std::string& peers_text) {
+  add_list(app, "--workers", workers, "numbers of ranks, each in turn: 2,4");
+  add_list(app, "--peers", peers, peers_text);
   app.add_option("--rounds", rounds, "how often each variant has its turn")
       ->check(CLI::Range(1, kMostTurns))
       ->capture_default_str();
@@ -30,11 +25,11 @@ void BenchFlags::add_to(CLI::App& app, const std::string& peers_text) {
   config.add_flags(app, {"progress"});
 }
 
-void BenchFlags::add_plot_to(CLI::App& app) {
+void Flags::add_plot_to(CLI::App& app) {
   app.add_option("--plot", files.plot, "draw the results into this file, as SVG");
 }
 
-void BenchFlags::check() {
+void Flags::check() {
   std::sort(workers.begin(), workers.end());
   workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
   for (const int ranks : workers) {
@@ -44,29 +39,15 @@ void BenchFlags::check() {
   const auto duration = parse_duration(timeout);
   if (!duration || duration->count() == 0)
     raise<InvalidArgument>("--timeout {} is not a duration such as 2m or 30s", timeout);
-}
-
-BenchStage::Options BenchFlags::stage() {
   config.read_environment(Environment::of_process());
-  BenchStage::Options options = {.environment = config.environment, .timeout = *parse_duration(timeout)};
-  forget_launchers(options.environment);
-  return options;
 }
 
-std::filesystem::path folder_of_programs() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+std::chrono::milliseconds Flags::answer_timeout() const {
+  return parse_duration(timeout).value();
 }
 
-void check_is_one_of(const std::string& what, const std::string& value,
-                     const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), value) == known.end())
-    raise<InvalidArgument>("{}: '{}' is not one of {}{}", what, value, fmt::join(known, ", "),
-                           suggestion(value, known));
+std::string Flags::turns() const {
+  return rounds == 1 ? "one turn" : fmt::format("{} turns", rounds);
 }
 
-void check_is_built(const std::filesystem::path& folder, const std::string& program) {
-  if (!std::filesystem::exists(folder / program))
-    raise<InvalidArgument>("{} is not in {}: build it (scripts/build release)", program, folder.string());
-}
-
-}  // namespace muster
+}  // namespace muster::bench

@@ -1,52 +1,49 @@
 #pragma once
 
-// The flags that every measurement of `muster bench` has.
+// The flags that every kind of bench has.
 
 #include <chrono>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "bench/driver/output.h"
-#include "bench/driver/stage.h"
 #include "muster/base/config.h"
 
-namespace CLI {
-class App;
-}
+namespace muster::bench {
 
-namespace muster {
-
-struct BenchFlags {
+struct Flags {
   std::vector<int> workers;  ///< in order, each once, after check()
   std::vector<std::string> peers;
   int rounds = 7;
   std::string timeout = "2m";
-  BenchOutput::Files files;
+  Output::Files files;
   Config config;
 
   /// All but --plot. It must outlive the parsing of `app`. `peers_text` explains --peers.
   void add_to(CLI::App& app, const std::string& peers_text);
   void add_plot_to(CLI::App& app);
 
-  /// Throws InvalidArgument.
+  /// Also reads the environment. Throws InvalidArgument.
   void check();
 
-  /// After check(): reads the environment, and takes out who a launcher said that we are.
-  BenchStage::Options stage();
+  /// --timeout, after check().
+  std::chrono::milliseconds answer_timeout() const;
+
+  /// "one turn", "7 turns"
+  std::string turns() const;
 };
 
-/// The most that any flag of rounds or samples may be.
+/// A flag with several values: --name a,b
+template <typename Values>
+CLI::Option* add_list(CLI::App& app, const std::string& name, Values& values, const std::string& text) {
+  auto* option = app.add_option(name, values, text)->delimiter(',')->allow_extra_args(false);
+  return values.empty() ? option : option->capture_default_str();
+}
+
+/// The most that any flag of rounds or samples may be, and of seconds.
 constexpr int kMostTurns = 100000;
+constexpr double kLongestTurn = 3600;
 
-/// The folder of this program, where those that are measured stand.
-std::filesystem::path folder_of_programs();
-
-/// Throws InvalidArgument that names `what`, with the nearest of those `known`.
-void check_is_one_of(const std::string& what, const std::string& value,
-                     const std::vector<std::string>& known);
-
-/// Throws InvalidArgument, with how to build it, when `program` is not in `folder`.
-void check_is_built(const std::filesystem::path& folder, const std::string& program);
-
-}  // namespace muster
+}  // namespace muster::bench

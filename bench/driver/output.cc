@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "bench/driver/running_subject.h"
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::bench {
 namespace {
 
 constexpr int kProgressSteps = 1000;
@@ -17,32 +18,32 @@ std::ofstream open_for_writing(const std::string& flag, const std::string& path)
 
 }  // namespace
 
-BenchOutput::BenchOutput(ProgressStyle style, Files files)
+Output::Output(ProgressStyle style, Files files)
     : progress_(style, kProgressSteps), files_(std::move(files)) {
   if (!files_.json.empty()) json_ = open_for_writing("--json", files_.json);
   if (!files_.plot.empty()) plot_ = open_for_writing("--plot", files_.plot);
 }
 
-void BenchOutput::on_notice(const std::string& text) {
+void Output::notice(const std::string& text) {
   progress_.finish();
   fmt::print(stderr, "muster: {}\n", text);
 }
 
-void BenchOutput::on_progress(double share, const std::string& text) {
+void Output::progress(double share, const std::string& text) {
   progress_.update(static_cast<int64_t>(share * kProgressSteps), text);
 }
 
-void BenchOutput::print(const std::string& text) {
+void Output::print(const std::string& text) {
   progress_.finish();
   fmt::print("{}", text);
   std::fflush(stdout);
 }
 
-void BenchOutput::write_json(const std::string& line) {
+void Output::write_json(const std::string& line) {
   json_ << line << '\n' << std::flush;
 }
 
-int BenchOutput::finish(const std::function<bool()>& measure, const std::function<std::string()>& plot) {
+int Output::finish(const std::function<bool()>& measure, const std::function<std::string()>& plot) {
   try {
     const bool all_well = measure();
     progress_.finish();
@@ -51,9 +52,9 @@ int BenchOutput::finish(const std::function<bool()>& measure, const std::functio
     if (plot_.is_open() && !plot_) raise<SystemError>("--plot {}: writing failed", files_.plot);
     return all_well ? 0 : 1;
   } catch (const Interrupted& interrupted) {
-    on_notice(interrupted.what());
+    notice(interrupted.what());
     return 128 + interrupted.signal();
   }
 }
 
-}  // namespace muster
+}  // namespace muster::bench

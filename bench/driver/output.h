@@ -7,13 +7,12 @@
 #include <functional>
 #include <string>
 
-#include "bench/driver/stage.h"
 #include "muster/base/config.h"
 #include "muster/observe/progress.h"
 
-namespace muster {
+namespace muster::bench {
 
-class BenchOutput : public BenchObserver {
+class Output {
  public:
   struct Files {
     std::string json;  ///< empty: none
@@ -21,10 +20,12 @@ class BenchOutput : public BenchObserver {
   };
 
   /// Throws SystemError when a file can't be written.
-  BenchOutput(ProgressStyle style, Files files);
+  Output(ProgressStyle style, Files files);
 
-  void on_notice(const std::string& text) override;
-  void on_progress(double share, const std::string& text) override;
+  /// Worth a line on standard error; the rest goes on.
+  void notice(const std::string& text);
+  /// `share` of the work, from 0 to 1, is done; what comes now.
+  void progress(double share, const std::string& text);
 
   void print(const std::string& text);
   void write_json(const std::string& line);
@@ -41,4 +42,4 @@ class BenchOutput : public BenchObserver {
   std::ofstream plot_;
 };
 
-}  // namespace muster
+}  // namespace muster::bench

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::bench {
 
 /// A document of this size with a white ground and the styles title, tick, grid and frame.
 std::string svg_document(double width, double height, const std::string& body);
@@ -15,4 +15,4 @@ std::string svg_escape(const std::string& text);
 /// The same in every picture.
 const char* colour_of(const std::string& subject);
 
-}  // namespace muster
+}  // namespace muster::bench

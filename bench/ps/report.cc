@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-namespace muster {
+#include "bench/driver/numbers.h"
+
+namespace muster::bench::ps {
 namespace {
 
 constexpr std::array<const char*, 5> kSubjects = {"muster", "grpc-unary", "grpc-stream", "torch-rpc",
@@ -39,21 +40,19 @@ bool is_of(const std::string& subject, std::string_view group) {
   return subject == group || (group == "grpc" && subject.starts_with("grpc-"));
 }
 
-std::string cell(std::optional<double> value, std::string (*format)(double)) {
-  return value ? format(*value) : "-";
-}
-
 // Of a subject that gave wrong results, that.
-std::string time_cell(const PsPoint& point, const std::string& subject) {
-  const bool wrong = std::any_of(point.results.begin(), point.results.end(), [&](const BenchResult& each) {
+std::string time_cell(const Point& point, const std::string& subject) {
+  const bool wrong = std::any_of(point.results.begin(), point.results.end(), [&](const Result& each) {
     return each.of.subject == subject && !each.verified;
   });
-  return wrong ? "wrong" : cell(point.median_us(subject), format_microseconds);
+  if (wrong) return "wrong";
+  const auto time = point.median_us(subject);
+  return time ? format_microseconds(*time) : "-";
 }
 
-const PsPoint* find(const std::vector<PsPoint>& points, const PsCase& of) {
+const Point* find(const std::vector<Point>& points, const Case& of) {
   const auto found =
-      std::find_if(points.begin(), points.end(), [&](const PsPoint& each) { return each.of == of; });
+      std::find_if(points.begin(), points.end(), [&](const Point& each) { return each.of == of; });
   return found != points.end() ? &*found : nullptr;
 }
 
@@ -61,9 +60,9 @@ const char* verdict(bool met) {
   return met ? "met" : "not met";
 }
 
-std::string bar_of_a_thousand(const std::vector<PsPoint>& points, const std::string& transport) {
-  const PsPoint* thousand = find(points, {transport, 1, 1, 1000, 4 << 10});
-  const PsPoint* one = find(points, {transport, 1, 1, 1, 4 << 20});
+std::string bar_of_a_thousand(const std::vector<Point>& points, const std::string& transport) {
+  const Point* thousand = find(points, {transport, 1, 1, 1000, 4 << 10});
+  const Point* one = find(points, {transport, 1, 1, 1, 4 << 20});
   if (thousand == nullptr || one == nullptr) return "";
   const auto time = thousand->median_us("muster");
   const auto time_of_one = one->median_us("muster");
@@ -75,20 +74,17 @@ std::string bar_of_a_thousand(const std::vector<PsPoint>& points, const std::str
 
 }  // namespace
 
-std::optional<std::vector<double>> parse_ps_samples(const std::vector<std::string>& lines, int workers) {
+std::optional<std::vector<double>> parse_samples(const std::vector<std::string>& lines, int workers) {
   std::vector<double> samples;
   for (int worker = 0; worker < workers; ++worker) {
-    std::istringstream words(lines[static_cast<size_t>(worker)]);
-    std::string ok;
-    words >> ok;
-    const size_t before = samples.size();
-    for (double value = 0; words >> value;) samples.push_back(value);
-    if (ok != "ok" || samples.size() == before || !words.eof()) return std::nullopt;
+    const auto numbers = parse_answer(lines[static_cast<size_t>(worker)]);
+    if (!numbers || numbers->empty()) return std::nullopt;
+    samples.insert(samples.end(), numbers->begin(), numbers->end());
   }
   return samples;
 }
 
-std::optional<bool> parse_ps_verdict(const std::vector<std::string>& lines, int workers) {
+std::optional<bool> parse_verdict(const std::vector<std::string>& lines, int workers) {
   bool verified = true;
   for (int worker = 0; worker < workers; ++worker) {
     const auto& line = lines[static_cast<size_t>(worker)];
@@ -98,7 +94,7 @@ std::optional<bool> parse_ps_verdict(const std::vector<std::string>& lines, int 
   return verified;
 }
 
-std::optional<double> PsPoint::median_us(std::string_view subject) const {
+std::optional<double> Point::median_us(std::string_view subject) const {
   std::optional<double> best;
   for (const auto& result : results) {
     if (result.verified && is_of(result.of.subject, subject))
@@ -107,14 +103,14 @@ std::optional<double> PsPoint::median_us(std::string_view subject) const {
   return best;
 }
 
-std::optional<double> PsPoint::ratio(std::string_view subject) const {
+std::optional<double> Point::ratio(std::string_view subject) const {
   const auto rival = median_us(subject);
   const auto muster = median_us("muster");
   if (!rival || !muster) return std::nullopt;
   return *rival / *muster;
 }
 
-std::string to_json(const PsPoint& point, const BenchResult& result) {
+std::string to_json(const Point& point, const Result& result) {
   return nlohmann::ordered_json{{"bench", "ps"},
                                 {"subject", result.of.subject},
                                 {"transport", point.of.transport},
@@ -122,40 +118,43 @@ std::string to_json(const PsPoint& point, const BenchResult& result) {
                                 {"servers", point.of.servers},
                                 {"variables", point.of.variables},
                                 {"bytes", point.of.bytes},
-                                {"median_us", round_microseconds(result.median_us)},
-                                {"p10_us", round_microseconds(result.p10_us)},
-                                {"p90_us", round_microseconds(result.p90_us)},
+                                {"median_us", rounded(result.median_us)},
+                                {"p10_us", rounded(result.p10_us)},
+                                {"p90_us", rounded(result.p90_us)},
                                 {"verified", result.verified}}
       .dump();
 }
 
-std::string ps_table_head() {
+std::string table_head() {
   std::string text = "workers servers variables  bytes";
   for (const char* subject : kSubjects) text += fmt::format(" {:>14}", fmt::format("{} us", subject));
   for (const char* rival : kRivals) text += fmt::format(" {:>11}", fmt::format("x {}", rival));
   return text + '\n';
 }
 
-std::string ps_table_row(const PsPoint& point) {
+std::string table_row(const Point& point) {
   std::string text = fmt::format("{:>7} {:>7} {:>9} {:>6}", point.of.workers, point.of.servers,
                                  point.of.variables, format_size(point.of.bytes));
   for (const char* subject : kSubjects) text += fmt::format(" {:>14}", time_cell(point, subject));
-  for (const char* rival : kRivals) text += fmt::format(" {:>11}", cell(point.ratio(rival), format_ratio));
+  for (const char* rival : kRivals) {
+    const auto ratio = point.ratio(rival);
+    text += fmt::format(" {:>11}", ratio ? format_ratio(*ratio) : "-");
+  }
   return text + '\n';
 }
 
-std::string ps_bars(const std::vector<PsPoint>& points) {
+std::string bars(const std::vector<Point>& points) {
   std::string text;
   for (const auto& bar : kBars) {
-    const PsPoint* point = find(points, {bar.transport, 1, 1, 1, bar.bytes});
+    const Point* point = find(points, {bar.transport, 1, 1, 1, bar.bytes});
     const auto ratio = point != nullptr ? point->ratio(bar.rival) : std::nullopt;
     if (!ratio) continue;
     text +=
         fmt::format("  {}  {:>7}  {:<9} {:>6}  at least {:<4} {}\n", bar.transport, format_size(bar.bytes),
                     bar.rival, format_ratio(*ratio), bar.least, verdict(*ratio >= bar.least));
   }
-  for (const auto& transport : ps_transports()) text += bar_of_a_thousand(points, transport);
+  for (const auto& transport : transports()) text += bar_of_a_thousand(points, transport);
   return text;
 }
 
-}  // namespace muster
+}  // namespace muster::bench::ps

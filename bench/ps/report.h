@@ -8,22 +8,23 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/driver/kind.h"
 #include "bench/ps/subjects.h"
 
-namespace muster {
+namespace muster::bench::ps {
 
 /// The samples of all workers, from the answers of all ranks to "run" (bench/peers/ps_harness.h): a sample is
 /// the time of one worker. Nothing when a worker's line is not of that form.
-std::optional<std::vector<double>> parse_ps_samples(const std::vector<std::string>& lines, int workers);
+std::optional<std::vector<double>> parse_samples(const std::vector<std::string>& lines, int workers);
 
 /// Whether all workers found all parameters right, from the answers to "verify". Nothing when a worker's line
 /// is not of that form.
-std::optional<bool> parse_ps_verdict(const std::vector<std::string>& lines, int workers);
+std::optional<bool> parse_verdict(const std::vector<std::string>& lines, int workers);
 
 /// All that was measured of one case. A subject that failed is missing.
-struct PsPoint {
-  PsCase of;
-  std::vector<BenchResult> results;
+struct Point {
+  Case of;
+  std::vector<Result> results;
 
   /// The median of a subject whose results were right; of "grpc", the faster one of its two. Nothing when
   /// there is none.
@@ -35,13 +36,13 @@ struct PsPoint {
 
 /// {"bench":"ps","subject":"grpc-stream","transport":"shm","workers":1,"servers":1,"variables":1,"bytes":4096,
 /// "median_us":...,"p10_us":...,"p90_us":...,"verified":true}
-std::string to_json(const PsPoint& point, const BenchResult& result);
+std::string to_json(const Point& point, const Result& result);
 
 /// The names of the columns, and a line for each point.
-std::string ps_table_head();
-std::string ps_table_row(const PsPoint& point);
+std::string table_head();
+std::string table_row(const Point& point);
 
 /// A line for each bar whose case was measured: met or not. Empty when there is none.
-std::string ps_bars(const std::vector<PsPoint>& points);
+std::string bars(const std::vector<Point>& points);
 
-}  // namespace muster
+}  // namespace muster::bench::ps

@@ -3,29 +3,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::bench::ps {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Optional;
 
 TEST(PsAnswers, SamplesAreThoseOfAllWorkersAndNotOfServers) {
-  EXPECT_THAT(parse_ps_samples({"ok 1 2.5", "ok 3", "ok"}, 2), Optional(ElementsAre(1, 2.5, 3)));
+  EXPECT_THAT(parse_samples({"ok 1 2.5", "ok 3", "ok"}, 2), Optional(ElementsAre(1, 2.5, 3)));
 }
 
 TEST(PsAnswers, AllWorkersMustFindTheParametersRight) {
-  EXPECT_EQ(parse_ps_verdict({"ok 1", "ok 1", "ok"}, 2), true);
-  EXPECT_EQ(parse_ps_verdict({"ok 1", "ok 0", "ok"}, 2), false);
+  EXPECT_EQ(parse_verdict({"ok 1", "ok 1", "ok"}, 2), true);
+  EXPECT_EQ(parse_verdict({"ok 1", "ok 0", "ok"}, 2), false);
 }
 
 TEST(PsAnswers, OfAnotherFormAreNone) {
   for (const char* line : {"", "ok", "no 1", "ok x", "ok 1 x"}) {
-    EXPECT_EQ(parse_ps_samples({line}, 1), std::nullopt) << line;
-    EXPECT_EQ(parse_ps_verdict({line}, 1), std::nullopt) << line;
+    EXPECT_EQ(parse_samples({line}, 1), std::nullopt) << line;
+    EXPECT_EQ(parse_verdict({line}, 1), std::nullopt) << line;
   }
 }
 
-BenchResult result(const std::string& subject, double median_us, bool verified = true) {
+Result result(const std::string& subject, double median_us, bool verified = true) {
   return {.of = {subject, "any"},
           .median_us = median_us,
           .p10_us = median_us / 2,
@@ -33,34 +33,34 @@ BenchResult result(const std::string& subject, double median_us, bool verified =
           .verified = verified};
 }
 
-PsCase case_of(const std::string& transport, int variables, int64_t bytes) {
+Case case_of(const std::string& transport, int variables, int64_t bytes) {
   return {.transport = transport, .workers = 1, .servers = 1, .variables = variables, .bytes = bytes};
 }
 
-PsPoint point_of(const PsCase& of, const std::vector<BenchResult>& results) {
+Point point_of(const Case& of, const std::vector<Result>& results) {
   return {.of = of, .results = results};
 }
 
-const PsPoint kPsPoint =
+const Point kPoint =
     point_of(case_of("shm", 1, 16 << 20),
              {result("muster", 2000), result("grpc-unary", 20000), result("grpc-stream", 16000),
               result("torch-rpc", 3000), result("floor", 1500)});
 
 TEST(PsPoint, TheFasterOfTheTwoCountsForGrpc) {
-  EXPECT_EQ(kPsPoint.median_us("grpc"), 16000);
-  EXPECT_EQ(kPsPoint.median_us("grpc-unary"), 20000);
-  EXPECT_EQ(kPsPoint.ratio("grpc"), 8);
-  EXPECT_EQ(kPsPoint.ratio("floor"), 0.75);
-  EXPECT_EQ(kPsPoint.median_us("zmq"), std::nullopt);
+  EXPECT_EQ(kPoint.median_us("grpc"), 16000);
+  EXPECT_EQ(kPoint.median_us("grpc-unary"), 20000);
+  EXPECT_EQ(kPoint.ratio("grpc"), 8);
+  EXPECT_EQ(kPoint.ratio("floor"), 0.75);
+  EXPECT_EQ(kPoint.median_us("zmq"), std::nullopt);
 }
 
 TEST(PsPoint, WrongResultsDoNotCount) {
   const auto point = point_of(
-      kPsPoint.of, {result("muster", 1000), result("grpc-unary", 5000), result("grpc-stream", 10, false)});
+      kPoint.of, {result("muster", 1000), result("grpc-unary", 5000), result("grpc-stream", 10, false)});
   EXPECT_EQ(point.ratio("grpc"), 5);
-  const auto wrong = point_of(kPsPoint.of, {result("muster", 1, false), result("floor", 2)});
+  const auto wrong = point_of(kPoint.of, {result("muster", 1, false), result("floor", 2)});
   EXPECT_EQ(wrong.ratio("floor"), std::nullopt);
-  EXPECT_EQ(ps_bars({wrong}), "");
+  EXPECT_EQ(bars({wrong}), "");
 }
 
 TEST(PsTable, HasALineForEachPointInLineWithItsHead) {
@@ -70,7 +70,7 @@ TEST(PsTable, HasALineForEachPointInLineWithItsHead) {
   some.of.workers = 2;
   some.of.servers = 2;
   EXPECT_EQ(
-      ps_table_head() + ps_table_row(kPsPoint) + ps_table_row(some),
+      table_head() + table_row(kPoint) + table_row(some),
       "workers servers variables  bytes      muster us  grpc-unary us grpc-stream us   torch-rpc us       "
       "floor us      x grpc x torch-rpc     x floor\n"
       "      1       1         1    16M           2000          20000          16000           3000       "
@@ -81,13 +81,13 @@ TEST(PsTable, HasALineForEachPointInLineWithItsHead) {
 
 TEST(PsJson, HasTheAgreedFields) {
   EXPECT_EQ(
-      to_json(kPsPoint, kPsPoint.results[2]),
+      to_json(kPoint, kPoint.results[2]),
       R"({"bench":"ps","subject":"grpc-stream","transport":"shm","workers":1,"servers":1,"variables":1,)"
       R"("bytes":16777216,"median_us":16000.0,"p10_us":8000.0,"p90_us":32000.0,"verified":true})");
 }
 
 TEST(PsBars, SayWhatIsMetOfWhatWasMeasured) {
-  EXPECT_EQ(ps_bars({kPsPoint}),
+  EXPECT_EQ(bars({kPoint}),
             "  shm      16M  grpc        8.00  at least 6    met\n"
             "  shm      16M  torch-rpc   1.50  at least 2    not met\n"
             "  shm      16M  floor       0.75  at least 0.7  met\n");
@@ -96,15 +96,15 @@ TEST(PsBars, SayWhatIsMetOfWhatWasMeasured) {
 TEST(PsBars, AThousandVariablesAreComparedWithOneOfAsManyBytes) {
   const auto thousand = point_of(case_of("tcp", 1000, 4 << 10), {result("muster", 2100)});
   const auto one = point_of(case_of("tcp", 1, 4 << 20), {result("muster", 1000)});
-  EXPECT_EQ(ps_bars({one, thousand}), "  tcp  1000x4K  1x4M        2.10  at most  2    not met\n");
-  EXPECT_EQ(ps_bars({thousand}), "");
+  EXPECT_EQ(bars({one, thousand}), "  tcp  1000x4K  1x4M        2.10  at most  2    not met\n");
+  EXPECT_EQ(bars({thousand}), "");
 }
 
 TEST(PsBars, AreThoseOfOneWorkerAndOneServer) {
-  PsPoint two = kPsPoint;
+  Point two = kPoint;
   two.of.servers = 2;
-  EXPECT_EQ(ps_bars({two}), "");
+  EXPECT_EQ(bars({two}), "");
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bench::ps

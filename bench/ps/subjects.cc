@@ -1,13 +1,12 @@
 #include "bench/ps/subjects.h"
 
-#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
 
-#include "bench/train/subjects.h"
+#include "bench/driver/numbers.h"
 
-namespace muster {
+namespace muster::bench::ps {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -15,18 +14,15 @@ using Words = std::vector<std::string>;
 constexpr const char* kGrpc = "peer_ps_grpc";
 constexpr const char* kTorchRpc = "peer_ps_torch_rpc.py";
 constexpr const char* kFloor = "peer_ps_floor";
+constexpr int64_t kElement = sizeof(float);
 constexpr int64_t kSmall = 4 << 10;  // of each when there are several
 constexpr int64_t kWhole = 4 << 20;  // what a thousand of these are compared with
 
-std::string count_of(int number, const std::string& what) {
-  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
-}
-
-class Subjects {
+class Commands {
  public:
-  Subjects(const PsSettings& settings, const PsCase& of) : settings_(settings), case_(of) {}
+  Commands(const Settings& settings, const Case& of) : settings_(settings), case_(of) {}
 
-  std::vector<PsSubject> all() {
+  std::vector<SubjectCommand> all() {
     muster();
     for (const auto& peer : settings_.peers) {
       if (peer == "grpc-unary") grpc(peer, "unary");
@@ -34,7 +30,7 @@ class Subjects {
       if (peer == "torch-rpc") torch_rpc();
     }
     if (case_.workers == 1 && case_.servers == 1 && std::filesystem::exists(program(kFloor))) floor();
-    return std::move(subjects_);
+    return std::move(commands_);
   }
 
  private:
@@ -42,11 +38,10 @@ class Subjects {
   bool tcp() const { return case_.transport == "tcp"; }
 
   SubjectCommand& add(const std::string& subject, std::vector<Words> processes) {
-    subjects_.push_back(
-        {.command = {.of = {subject, describe(case_)}, .processes = std::move(processes), .variables = {}},
-         .workers = case_.workers,
-         .servers = case_.servers});
-    return subjects_.back().command;
+    return commands_.emplace_back(SubjectCommand{.of = {subject, describe(case_)},
+                                                 .workers = case_.workers,
+                                                 .servers = case_.servers,
+                                                 .processes = std::move(processes)});
   }
 
   /// A process for each rank: `words`, then what it is told about the case.
@@ -93,19 +88,18 @@ class Subjects {
   }
 
   void floor() {
-    add("floor", {{program(kFloor), "DIR", "0", "1", "0", std::to_string(case_.variables),
-                   std::to_string(case_.bytes)}});
-    subjects_.back().servers = 0;
+    auto& command = add("floor", {{program(kFloor), "DIR", "0", "1", "0", std::to_string(case_.variables),
+                                   std::to_string(case_.bytes)}});
+    command.servers = 0;
   }
 
-  const PsSettings& settings_;
-  const PsCase& case_;
-  std::vector<PsSubject> subjects_;
+  const Settings& settings_;
+  const Case& case_;
+  std::vector<SubjectCommand> commands_;
 };
 
 std::string why_not_torch_rpc(const std::string& python) {
-  if (python.empty())
-    return "can't run: no python3 here has torch. Install python3-torch (scripts/bootstrap)";
+  if (python.empty()) return kNoTorch;
   if (!can_import(python, "torch.distributed.rpc", "TensorPipeAgent"))
     return fmt::format("can't run: the torch of {} is built without TensorPipe", python);
   return "";
@@ -113,17 +107,18 @@ std::string why_not_torch_rpc(const std::string& python) {
 
 }  // namespace
 
-std::string describe(const PsCase& of) {
-  return fmt::format("{}, {}, {}", of.transport, count_of(of.workers, "worker"),
-                     count_of(of.servers, "server"));
+std::string describe(const Case& of) {
+  return fmt::format("{}, {}, {}", of.transport, count_of(static_cast<size_t>(of.workers), "worker"),
+                     count_of(static_cast<size_t>(of.servers), "server"));
 }
 
-const std::vector<std::string>& ps_transports() {
-  static const std::vector<std::string> transports = {"shm", "tcp"};
-  return transports;
+const std::vector<std::string>& transports() {
+  static const std::vector<std::string> all = {"shm", "tcp"};
+  return all;
 }
 
-std::vector<PsCase> ps_cases(const PsChoice& choice) {
+std::vector<Case> cases(const Choice& choice) {
+  const auto whole_elements = [](int64_t bytes) { return (bytes + kElement - 1) / kElement * kElement; };
   std::set<std::pair<int64_t, int>> shapes;  // bytes of all variables, variables
   for (const int variables : choice.variables) {
     if (variables > 1) {
@@ -131,34 +126,29 @@ std::vector<PsCase> ps_cases(const PsChoice& choice) {
       shapes.insert({kWhole, 1});
       continue;
     }
-    for (const int64_t bytes : choice.sizes) shapes.insert({round_up("allreduce", bytes, 1), 1});
+    for (const int64_t bytes : choice.sizes) shapes.insert({whole_elements(bytes), 1});
   }
-  std::vector<PsCase> cases;
+  std::vector<Case> all;
   for (const auto& transport : choice.transports) {
     for (const int workers : choice.workers) {
       for (const int servers : choice.servers) {
         for (const auto& [bytes, variables] : shapes)
-          cases.push_back({transport, workers, servers, variables, bytes / variables});
+          all.push_back({transport, workers, servers, variables, bytes / variables});
       }
     }
   }
-  return cases;
+  return all;
 }
 
-std::vector<PsSubject> ps_subjects(const PsSettings& settings, const PsCase& of) {
-  return Subjects(settings, of).all();
+std::vector<SubjectCommand> subjects(const Settings& settings, const Case& of) {
+  return Commands(settings, of).all();
 }
 
-std::vector<PeerState> ps_peers(const std::filesystem::path& programs, const std::string& python) {
-  const auto not_built = [&](const char* program) {
-    return std::filesystem::exists(programs / program)
-               ? std::string()
-               : fmt::format("is not built: there is no {} in {} (scripts/build release)", program,
-                             programs.string());
-  };
-  std::string torch_rpc = not_built(kTorchRpc);
+std::vector<PeerState> peers(const Surroundings& surroundings, const std::string& python) {
+  const std::string grpc = surroundings.why_not(kGrpc);
+  std::string torch_rpc = surroundings.why_not(kTorchRpc);
   if (torch_rpc.empty()) torch_rpc = why_not_torch_rpc(python);
-  return {{"grpc-unary", not_built(kGrpc)}, {"grpc-stream", not_built(kGrpc)}, {"torch-rpc", torch_rpc}};
+  return {{"grpc-unary", grpc}, {"grpc-stream", grpc}, {"torch-rpc", torch_rpc}};
 }
 
-}  // namespace muster
+}  // namespace muster::bench::ps

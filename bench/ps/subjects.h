@@ -20,27 +20,28 @@
 #include <string>
 #include <vector>
 
-#include "bench/collective/subjects.h"
+#include "bench/driver/peers.h"
+#include "bench/driver/subject.h"
 
-namespace muster {
+namespace muster::bench::ps {
 
 /// What is measured at one time.
-struct PsCase {
+struct Case {
   std::string transport;  ///< "shm" or "tcp"
   int workers = 1;
   int servers = 1;
   int variables = 1;
   int64_t bytes = 0;  ///< of one variable
 
-  bool operator==(const PsCase&) const = default;
+  bool operator==(const Case&) const = default;
 };
 
 /// "shm, 2 workers, 1 server"
-std::string describe(const PsCase& of);
+std::string describe(const Case& of);
 
-const std::vector<std::string>& ps_transports();
+const std::vector<std::string>& transports();
 
-struct PsChoice {
+struct Choice {
   std::vector<std::string> transports;
   std::vector<int> workers;
   std::vector<int> servers;
@@ -50,25 +51,19 @@ struct PsChoice {
 
 /// Several variables are measured with 4 KiB each only, and then one of 4 MiB too, to be compared with a
 /// thousand. In the order of transports, workers, servers, bytes of all variables.
-std::vector<PsCase> ps_cases(const PsChoice& choice);
+std::vector<Case> cases(const Choice& choice);
 
-struct PsSettings {
+struct Settings {
   std::vector<std::string> peers;  ///< as choose_from() gives them
   std::filesystem::path programs;  ///< the folder of muster and the peers
   std::string python;              ///< that has torch
   std::string allocator;           ///< a library that is loaded before torch-rpc's; empty: none
 };
 
-struct PsSubject {
-  SubjectCommand command;
-  int workers = 1;
-  int servers = 1;  ///< their ranks come after those of the workers
-};
-
 /// Muster first, the peers, the floor.
-std::vector<PsSubject> ps_subjects(const PsSettings& settings, const PsCase& of);
+std::vector<SubjectCommand> subjects(const Settings& settings, const Case& of);
 
 /// grpc-unary, grpc-stream and torch-rpc, for choose_from(). `python` is empty when there is none with torch.
-std::vector<PeerState> ps_peers(const std::filesystem::path& programs, const std::string& python);
+std::vector<PeerState> peers(const Surroundings& surroundings, const std::string& python);
 
-}  // namespace muster
+}  // namespace muster::bench::ps

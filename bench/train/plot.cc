@@ -6,7 +6,7 @@
 
 #include "bench/driver/svg.h"
 
-namespace muster {
+namespace muster::bench::train {
 namespace {
 
 constexpr size_t kColumns = 2;
@@ -18,11 +18,11 @@ constexpr double kBarStep = 24;
 constexpr double kBarHeight = 16;
 constexpr double kBelow = 20;
 
-double panel_height(const TrainPoint& point) {
+double panel_height(const Point& point) {
   return kTop + kBarStep * static_cast<double>(point.results.size()) + kBelow;
 }
 
-std::string bar(const TrainResult& result, double y, double scale) {
+std::string bar(const Result& result, double y, double scale) {
   const double middle = y + kBarHeight / 2;
   const auto place = [&](double rate) { return kLeft + rate * scale; };
   std::string svg = fmt::format(
@@ -37,7 +37,7 @@ std::string bar(const TrainResult& result, double y, double scale) {
   return svg;
 }
 
-std::string panel(const TrainPoint& point) {
+std::string panel(const Point& point) {
   double most = 0;
   for (const auto& result : point.results) most = std::max({most, result.samples_per_s, result.p90});
   std::string svg = fmt::format("<text class=\"title\" x=\"16\" y=\"28\">{}, {}: samples/s</text>\n",
@@ -52,7 +52,7 @@ std::string panel(const TrainPoint& point) {
 
 }  // namespace
 
-std::string plot_training(const std::vector<TrainPoint>& points) {
+std::string plot_svg(const std::vector<Point>& points) {
   std::string svg;
   double top = 0;
   for (size_t begin = 0; begin < points.size(); begin += kColumns) {
@@ -68,4 +68,4 @@ std::string plot_training(const std::vector<TrainPoint>& points) {
   return svg_document(kPanelWidth * columns, top, svg);
 }
 
-}  // namespace muster
+}  // namespace muster::bench::train

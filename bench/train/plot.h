@@ -8,8 +8,8 @@
 
 #include "bench/train/report.h"
 
-namespace muster {
+namespace muster::bench::train {
 
-std::string plot_training(const std::vector<TrainPoint>& points);
+std::string plot_svg(const std::vector<Point>& points);
 
-}  // namespace muster
+}  // namespace muster::bench::train

@@ -5,14 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::bench::train {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TrainPoint point(size_t model, const std::string& optimizer) {
-  return {.model = train_models()[model],
+Point point(size_t model, const std::string& optimizer) {
+  return {.model = models()[model],
           .optimizer = optimizer,
           .results = {{.subject = "muster", .workers = 1, .samples_per_s = 1000, .p10 = 990, .p90 = 1010},
                       {.subject = "muster", .workers = 2, .samples_per_s = 1900, .p10 = 1800, .p90 = 2000},
@@ -26,7 +26,7 @@ size_t occurrences(const std::string& text, const std::string& what) {
 }
 
 TEST(TrainPlot, HasAPanelForEachPointAndABarForEachResult) {
-  const auto svg = plot_training({point(0, "sgd"), point(0, "adam"), point(1, "sgd")});
+  const auto svg = plot_svg({point(0, "sgd"), point(0, "adam"), point(1, "sgd")});
   EXPECT_EQ(occurrences(svg, "<g "), 3u);
   EXPECT_EQ(occurrences(svg, "<rect x="), 9u);
   EXPECT_THAT(svg, HasSubstr("MLP 784-1024-1024-10, adam: samples/s"));
@@ -35,17 +35,17 @@ TEST(TrainPlot, HasAPanelForEachPointAndABarForEachResult) {
 }
 
 TEST(TrainPlot, TheLongestBarWithItsSpreadFillsThePanel) {
-  const auto svg = plot_training({point(0, "sgd")});
+  const auto svg = plot_svg({point(0, "sgd")});
   EXPECT_THAT(svg, HasSubstr("width=\"332.5\""));  // 1900 of 2000 of 350
   EXPECT_THAT(svg, HasSubstr("x2=\"520.0\""));
 }
 
 TEST(TrainPlot, ASubjectThatFailedOrAllThatDidLeaveNoTrace) {
-  TrainPoint none = point(0, "sgd");
+  Point none = point(0, "sgd");
   none.results.clear();
-  EXPECT_THAT(plot_training({none}), Not(HasSubstr("nan")));
-  EXPECT_THAT(plot_training({}), HasSubstr("</svg>"));
+  EXPECT_THAT(plot_svg({none}), Not(HasSubstr("nan")));
+  EXPECT_THAT(plot_svg({}), HasSubstr("</svg>"));
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bench::train

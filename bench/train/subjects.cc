@@ -1,41 +1,32 @@
 #include "bench/train/subjects.h"
 
-#include <algorithm>
-#include <chrono>
-#include <thread>
-
 #include <fmt/format.h>
 
-#include "muster/base/deadline.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
-#include "muster/task_process.h"
 
-namespace muster {
+namespace muster::bench::train {
 namespace {
 
-using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
 constexpr const char* kDdp = "peer_train_ddp.py";
 constexpr const char* kLoop = "peer_train_loop";
-constexpr const char* kAllocator = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
-constexpr auto kTimeForPython = 20s;
 
 // "As installed" means that nobody chose any of these.
 const Words kChosenByHand = {"OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS",
                              "DNNL_MAX_CPU_ISA",  "ONEDNN_MAX_CPU_ISA",   "OMP_NUM_THREADS",
                              "MKL_NUM_THREADS",   "GLOO_SOCKET_IFNAME",   "LD_PRELOAD"};
 
-class Subjects {
+class Commands {
  public:
-  Subjects(const TrainSettings& settings, const TrainModelInfo& model, std::string optimizer)
+  Commands(const Settings& settings, const Model& model, std::string optimizer)
       : settings_(settings),
         model_(model.name),
         optimizer_(std::move(optimizer)),
         batch_(std::to_string(model.batch)) {}
 
-  std::vector<TrainSubject> all(const std::vector<int>& workers) {
+  std::vector<SubjectCommand> all(const std::vector<int>& workers) {
     for (const int count : workers) muster(count);
     for (const auto& peer : settings_.peers) {
       for (const int count : workers) {
@@ -47,18 +38,17 @@ class Subjects {
     for (const int count : workers) {
       if (settings_.floor && count > 1) loop("alone", count);
     }
-    return std::move(subjects_);
+    return std::move(commands_);
   }
 
  private:
   std::string program(const std::string& name) const { return settings_.programs / name; }
 
   SubjectCommand& add(const std::string& subject, int workers, std::vector<Words> processes) {
-    subjects_.push_back({.command = {.of = {subject, fmt::format("{}, {}", model_, optimizer_)},
-                                     .processes = std::move(processes),
-                                     .variables = settings_.tuning},
-                         .workers = workers});
-    return subjects_.back().command;
+    return commands_.emplace_back(SubjectCommand{.of = {subject, fmt::format("{}, {}", model_, optimizer_)},
+                                                 .workers = workers,
+                                                 .processes = std::move(processes),
+                                                 .variables = settings_.tuning});
   }
 
   void muster(int workers) {
@@ -103,27 +93,12 @@ class Subjects {
     add(subject, workers, std::move(processes));
   }
 
-  const TrainSettings& settings_;
+  const Settings& settings_;
   const std::string model_;
   const std::string optimizer_;
   const std::string batch_;
-  std::vector<TrainSubject> subjects_;
+  std::vector<SubjectCommand> commands_;
 };
-
-bool runs(const std::string& python, const std::string& text) {
-  try {
-    TaskProcess process(python, {python, "-c", text}, Environment::of_process());
-    const auto deadline = Deadline::after(kTimeForPython);
-    while (!process.reap() && !deadline.expired()) std::this_thread::sleep_for(5ms);
-    return process.exit() && process.exit()->ok();
-  } catch (const SystemError&) {
-    return false;
-  }
-}
-
-bool has_torch(const std::string& python) {
-  return runs(python, "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)");
-}
 
 }  // namespace
 
@@ -140,62 +115,30 @@ std::vector<std::string> strategy_flags(const std::string& strategy) {
   return flags;
 }
 
-const std::vector<TrainModelInfo>& train_models() {
-  static const std::vector<TrainModelInfo> models = {
+const std::vector<Model>& models() {
+  static const std::vector<Model> all = {
       {"a", "MLP 784-1024-1024-10", 64},
       {"b", "CNN like LeNet, 28x28", 64},
       {"c", "MLP 784-4096-4096-10", 32},
       {"d", "ResNet-18 of width 32, 32x32", 32},
   };
-  return models;
+  return all;
 }
 
-const std::vector<std::string>& train_optimizers() {
-  static const std::vector<std::string> optimizers = {"sgd", "adam"};
-  return optimizers;
+const std::vector<std::string>& optimizers() {
+  static const std::vector<std::string> all = {"sgd", "adam"};
+  return all;
 }
 
-std::vector<TrainSubject> train_subjects(const TrainSettings& settings, const TrainModelInfo& model,
-                                         const std::string& optimizer, const std::vector<int>& workers) {
-  return Subjects(settings, model, optimizer).all(workers);
+std::vector<SubjectCommand> subjects(const Settings& settings, const Model& model,
+                                     const std::string& optimizer, const std::vector<int>& workers) {
+  return Commands(settings, model, optimizer).all(workers);
 }
 
-std::vector<PeerState> train_peers(const std::filesystem::path& programs, const std::string& python) {
-  const auto not_built = [&](const char* program) {
-    return std::filesystem::exists(programs / program)
-               ? std::string()
-               : fmt::format("is not built: there is no {} in {} (scripts/build release)", program,
-                             programs.string());
-  };
-  std::string ddp = not_built(kDdp);
-  if (ddp.empty() && python.empty())
-    ddp = "can't run: no python3 here has torch. Install python3-torch (scripts/bootstrap)";
-  return {{"ddp", ddp}, {"ddp-installed", ddp}, {"loop", not_built(kLoop)}};
+std::vector<PeerState> peers(const Surroundings& surroundings, const std::string& python) {
+  std::string ddp = surroundings.why_not(kDdp);
+  if (ddp.empty() && python.empty()) ddp = kNoTorch;
+  return {{"ddp", ddp}, {"ddp-installed", ddp}, {"loop", surroundings.why_not(kLoop)}};
 }
 
-std::string find_torch_python(const std::vector<std::string>& candidates) {
-  const auto found = std::find_if(candidates.begin(), candidates.end(), [](const std::string& each) {
-    return std::filesystem::exists(each) && has_torch(each);
-  });
-  return found != candidates.end() ? *found : "";
-}
-
-bool can_import(const std::string& python, const std::string& module, const std::string& name) {
-  return runs(python, fmt::format("from {} import {}", module, name));
-}
-
-std::string find_allocator() {
-  return std::filesystem::exists(kAllocator) ? kAllocator : "";
-}
-
-std::vector<std::string> python_candidates(const std::string& search_path) {
-  std::vector<std::string> candidates = {"/usr/bin/python3"};
-  for (const auto& folder : split(search_path, ':')) {
-    const std::string path = std::filesystem::path(folder) / "python3";
-    if (!folder.empty() && std::find(candidates.begin(), candidates.end(), path) == candidates.end())
-      candidates.push_back(path);
-  }
-  return candidates;
-}
-
-}  // namespace muster
+}  // namespace muster::bench::train

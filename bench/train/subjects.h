@@ -4,10 +4,10 @@
 // is started. Pure, but for the question what is installed.
 //
 //   muster         the Trainer, under `muster run`
-//   ddp            PyTorch's DistributedDataParallel over Gloo at its best; one worker is a plain loop in
-//   Python ddp-installed  the same as it comes: no variable, no flag; several workers only loop           a
-//   plain libtorch loop in C++ with torch::optim; one worker alone          several of these side by side
-//   that know nothing of each other: what the hardware allows
+//   ddp            PyTorch's DistributedDataParallel over Gloo at its best; one worker is a plain loop in Python
+//   ddp-installed  the same as it comes: no variable, no flag; several workers only
+//   loop           a plain libtorch loop in C++ with torch::optim; one worker
+//   alone          several of these side by side that know nothing of each other: what the hardware allows
 //
 // All but ddp-installed have one thread a worker, and the variables for BLAS that `muster run` chooses.
 
@@ -17,21 +17,22 @@
 #include <string>
 #include <vector>
 
-#include "bench/collective/subjects.h"
+#include "bench/driver/peers.h"
+#include "bench/driver/subject.h"
 
-namespace muster {
+namespace muster::bench::train {
 
-/// bench/train/models.h has the models themselves.
-struct TrainModelInfo {
+/// models.h has the models themselves.
+struct Model {
   std::string name;  ///< "a"
   std::string title;
   int64_t batch = 1;  ///< of one worker
 };
 
-const std::vector<TrainModelInfo>& train_models();
-const std::vector<std::string>& train_optimizers();
+const std::vector<Model>& models();
+const std::vector<std::string>& optimizers();
 
-struct TrainSettings {
+struct Settings {
   std::vector<std::string> peers;             ///< as choose_from() gives them
   bool floor = false;                         ///< also measure "alone"
   std::filesystem::path programs;             ///< the folder of muster and the peers
@@ -45,31 +46,14 @@ struct TrainSettings {
   std::string slow;  ///< as --slow of `muster run`
 };
 
-struct TrainSubject {
-  SubjectCommand command;
-  int workers = 1;
-};
-
-/// The flags of `muster run` for one of TrainSettings::strategies. Throws InvalidArgument.
+/// The flags of `muster run` for one of Settings::strategies. Throws InvalidArgument.
 std::vector<std::string> strategy_flags(const std::string& strategy);
 
 /// All subjects for each of these numbers of workers: Muster first.
-std::vector<TrainSubject> train_subjects(const TrainSettings& settings, const TrainModelInfo& model,
-                                         const std::string& optimizer, const std::vector<int>& workers);
+std::vector<SubjectCommand> subjects(const Settings& settings, const Model& model,
+                                     const std::string& optimizer, const std::vector<int>& workers);
 
 /// ddp, ddp-installed and loop, for choose_from(). `python` is empty when there is none with torch.
-std::vector<PeerState> train_peers(const std::filesystem::path& programs, const std::string& python);
+std::vector<PeerState> peers(const Surroundings& surroundings, const std::string& python);
 
-/// The first of these programs that is a Python and has torch; empty when none is. Starts each.
-std::string find_torch_python(const std::vector<std::string>& candidates);
-
-/// Whether this Python has the module, and the name in it. Starts it.
-bool can_import(const std::string& python, const std::string& module, const std::string& name);
-
-/// A library that keeps memory that was freed, to be loaded before a peer's; empty when there is none.
-std::string find_allocator();
-
-/// /usr/bin/python3, whose torch is on the same libtorch as we are; then those of `search_path` (as PATH).
-std::vector<std::string> python_candidates(const std::string& search_path);
-
-}  // namespace muster
+}  // namespace muster::bench::train

@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::bench::train {
 namespace {
 
 using ::testing::AllOf;
@@ -20,35 +20,35 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-const TrainSettings kSettings = {.peers = {"ddp", "ddp-installed", "loop"},
-                                 .floor = true,
-                                 .programs = "/bin",
-                                 .python = "/usr/bin/python3",
-                                 .allocator = "/lib/quick.so",
-                                 .tuning = {{"OMP_NUM_THREADS", "1"}}};
+const Settings kSettings = {.peers = {"ddp", "ddp-installed", "loop"},
+                            .floor = true,
+                            .programs = "/bin",
+                            .python = "/usr/bin/python3",
+                            .allocator = "/lib/quick.so",
+                            .tuning = {{"OMP_NUM_THREADS", "1"}}};
 
-std::vector<std::string> names(const std::vector<TrainSubject>& subjects) {
+std::vector<std::string> names(const std::vector<SubjectCommand>& subjects) {
   std::vector<std::string> result;
   for (const auto& subject : subjects)
-    result.push_back(fmt::format("{} {}", subject.command.of.subject, subject.workers));
+    result.push_back(fmt::format("{} {}", subject.of.subject, subject.workers));
   return result;
 }
 
-TrainSubject find(const std::string& name) {
-  for (const auto& subject : train_subjects(kSettings, train_models()[0], "adam", {1, 2})) {
+SubjectCommand find(const std::string& name) {
+  for (const auto& subject : subjects(kSettings, models()[0], "adam", {1, 2})) {
     if (names({subject}).front() == name) return subject;
   }
   throw std::out_of_range(name);
 }
 
-std::string line(const TrainSubject& subject, size_t process = 0) {
-  return fmt::format("{}", fmt::join(subject.command.processes.at(process), " "));
+std::string line(const SubjectCommand& subject, size_t process = 0) {
+  return fmt::format("{}", fmt::join(subject.processes.at(process), " "));
 }
 
 TEST(TrainSubjects, ComeWithTheNumbersOfWorkersThatTheyHave) {
-  EXPECT_THAT(names(train_subjects(kSettings, train_models()[0], "adam", {1, 2})),
+  EXPECT_THAT(names(subjects(kSettings, models()[0], "adam", {1, 2})),
               ElementsAre("muster 1", "muster 2", "ddp 1", "ddp 2", "ddp-installed 2", "loop 1", "alone 2"));
-  EXPECT_THAT(names(train_subjects({.peers = {"loop"}}, train_models()[0], "sgd", {2, 4})),
+  EXPECT_THAT(names(subjects({.peers = {"loop"}}, models()[0], "sgd", {2, 4})),
               ElementsAre("muster 2", "muster 4"));
 }
 
@@ -60,21 +60,21 @@ TEST(TrainSubjects, MusterIsStartedAsAUserWould) {
 
 TEST(TrainSubjects, EveryWorkerOfAPeerIsAProcess) {
   const auto ddp = find("ddp 2");
-  ASSERT_EQ(ddp.command.processes.size(), 2u);
+  ASSERT_EQ(ddp.processes.size(), 2u);
   EXPECT_EQ(line(ddp, 1), "/usr/bin/python3 /bin/peer_train_ddp.py DIR 1 2 a adam 64 best");
   const auto alone = find("alone 2");
-  ASSERT_EQ(alone.command.processes.size(), 2u);
+  ASSERT_EQ(alone.processes.size(), 2u);
   EXPECT_EQ(line(alone, 1), "/bin/peer_train_loop DIR 1 a adam 64");
 }
 
 TEST(TrainSubjects, AllAreTunedAlikeButTheOneAsInstalled) {
   for (const char* name : {"muster 1", "muster 2", "ddp 1", "ddp 2", "loop 1", "alone 2"})
-    EXPECT_THAT(find(name).command.variables, Contains(Pair("OMP_NUM_THREADS", "1"))) << name;
-  EXPECT_THAT(find("ddp 1").command.variables, Contains(Pair("LD_PRELOAD", "/lib/quick.so")));
+    EXPECT_THAT(find(name).variables, Contains(Pair("OMP_NUM_THREADS", "1"))) << name;
+  EXPECT_THAT(find("ddp 1").variables, Contains(Pair("LD_PRELOAD", "/lib/quick.so")));
   const auto installed = find("ddp-installed 2");
   EXPECT_THAT(line(installed), HasSubstr(" default"));
-  EXPECT_THAT(installed.command.variables, IsEmpty());
-  EXPECT_THAT(installed.command.without,
+  EXPECT_THAT(installed.variables, IsEmpty());
+  EXPECT_THAT(installed.without,
               AllOf(Contains("OMP_NUM_THREADS"), Contains("OPENBLAS_CORETYPE"), Contains("LD_PRELOAD")));
 }
 
@@ -97,10 +97,11 @@ class TrainPeers : public ::testing::Test {
 };
 
 TEST_F(TrainPeers, SayWhatIsMissing) {
-  EXPECT_THAT(choose_from(train_peers(folder, "/usr/bin/python3"), {}), ElementsAre("ddp", "ddp-installed"));
-  EXPECT_THAT(choose_from(train_peers(folder, ""), {}), IsEmpty());
+  EXPECT_THAT(choose_from(peers({.environment = {}, .programs = folder}, "/usr/bin/python3"), {}),
+              ElementsAre("ddp", "ddp-installed"));
+  EXPECT_THAT(choose_from(peers({.environment = {}, .programs = folder}, ""), {}), IsEmpty());
   try {
-    choose_from(train_peers(folder, ""), {"ddp"});
+    choose_from(peers({.environment = {}, .programs = folder}, ""), {"ddp"});
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(
@@ -109,17 +110,5 @@ TEST_F(TrainPeers, SayWhatIsMissing) {
   }
 }
 
-TEST_F(TrainPeers, ThePythonThatHasTorchIsTaken) {
-  const std::string without = add("without", "#!/bin/sh\nexit 1\n");
-  const std::string with = add("with", "#!/bin/sh\nexit 0\n");
-  EXPECT_EQ(find_torch_python({folder / "none", without, with}), with);
-  EXPECT_EQ(find_torch_python({without, add("no_program", "")}), "");
-}
-
-TEST(PythonCandidates, BeginWithTheOneOfTheSystem) {
-  EXPECT_THAT(python_candidates("/opt/bin:/usr/bin::/bin"),
-              ElementsAre("/usr/bin/python3", "/opt/bin/python3", "/bin/python3"));
-}
-
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bench::train

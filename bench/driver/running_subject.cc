@@ -1,4 +1,4 @@
-#include "bench/driver/processes.h"
+#include "bench/driver/running_subject.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/driver/numbers.h"
 #include "muster/base/text.h"
 #include "muster/program.h"
 
@@ -22,7 +23,7 @@ extern "C" {
 #include <sys/pidfd.h>  // of glibc 2.36, which forgets to say that it is C
 }
 
-namespace muster {
+namespace muster::bench {
 namespace {
 
 using namespace std::chrono_literals;
@@ -77,17 +78,12 @@ std::string silent_ranks(const std::vector<std::string>& answers) {
 
 }  // namespace
 
+std::string SubjectCommand::name() const {
+  return fmt::format("{} ({}), {}", of.subject, of.variant, count_of(static_cast<size_t>(ranks()), "rank"));
+}
+
 Interrupted::Interrupted(int number)
     : std::runtime_error(fmt::format("stopped by SIG{}", sigabbrev_np(number))), signal_(number) {}
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
 
 SignalWatch::SignalWatch() {
   sigset_t mask;
@@ -106,9 +102,9 @@ void SignalWatch::check() const {
 
 RunningSubject::RunningSubject(SubjectCommand command, Options options, Warden& warden,
                                const SignalWatch& signals)
-    : command_(std::move(command)), warden_(warden), signals_(signals) {
+    : command_(std::move(command)), timeout_(options.timeout), warden_(warden), signals_(signals) {
   std::filesystem::create_directories(options.folder);
-  for (int rank = 0; rank < options.ranks; ++rank) {
+  for (int rank = 0; rank < command_.ranks(); ++rank) {
     Rank& added = ranks_.emplace_back();
     added.in = open_fifo(options.folder / fmt::format("{}.in", rank));
     added.out = open_fifo(options.folder / fmt::format("{}.out", rank));
@@ -149,8 +145,8 @@ void RunningSubject::watch_group(pid_t group) {
   groups_.push_back(group);
 }
 
-void RunningSubject::await_ready(Deadline deadline) {
-  const auto answers = collect("start", deadline);
+void RunningSubject::await_ready() {
+  const auto answers = collect("start");
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const auto pid = answers[i].starts_with("ready ") ? parse_integer(answers[i].substr(6)) : std::nullopt;
     if (!pid) fail(fmt::format("rank {} said '{}' instead of 'ready' and its process id", i, answers[i]));
@@ -173,18 +169,23 @@ void RunningSubject::go_on() {
   }
 }
 
-std::vector<std::string> RunningSubject::ask(const std::string& command, Deadline deadline) {
+std::vector<std::string> RunningSubject::ask(const std::string& command) {
   const std::string line = command + "\n";
   go_on();
   for (const auto& rank : ranks_) (void)!write(rank.in.get(), line.data(), line.size());
-  auto answers = collect(fmt::format("answer '{}'", command), deadline);
+  auto answers = collect(fmt::format("answer '{}'", command));
   stop_if_it_spins();
   return answers;
 }
 
-std::vector<std::string> RunningSubject::collect(const std::string& to_what, Deadline deadline) {
+void RunningSubject::reject(const std::string& command, const std::vector<std::string>& answers) const {
+  raise<SubjectFailed>("{}: no samples in the answers to '{}': {}", command_.name(), command,
+                       fmt::join(answers, "; "));
+}
+
+std::vector<std::string> RunningSubject::collect(const std::string& to_what) {
   in_doubt_ = true;
-  const auto allowed = deadline.remaining();
+  const auto deadline = Deadline::after(timeout_);
   std::vector<std::string> answers(ranks_.size());
   while (true) {
     for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -200,7 +201,7 @@ std::vector<std::string> RunningSubject::collect(const std::string& to_what, Dea
     if (std::find(answers.begin(), answers.end(), "") == answers.end()) break;
     check_alive(answers, to_what);
     if (deadline.expired())
-      fail(fmt::format("{} did not {} within {}", silent_ranks(answers), to_what, format_seconds(allowed)));
+      fail(fmt::format("{} did not {} within {}", silent_ranks(answers), to_what, format_seconds(timeout_)));
     wait_for_answers(deadline);
     signals_.check();
   }
@@ -234,7 +235,7 @@ void RunningSubject::fail(const std::string& what) {
   for (const auto& process : processes_) {
     if (process.task->exit()) ends += fmt::format("; {} {}", process.name, process.task->exit()->describe());
   }
-  raise<SubjectFailed>("{}: {}{}{}", describe(command_.of, ranks_.size()), what, ends, last_lines(output_));
+  raise<SubjectFailed>("{}: {}{}{}", command_.name(), what, ends, last_lines(output_));
 }
 
 void RunningSubject::wait_for_answers(Deadline deadline) {
@@ -293,4 +294,4 @@ void RunningSubject::tell_to_quit() {
   for (const auto& rank : ranks_) (void)!write(rank.in.get(), "quit\n", 5);
 }
 
-}  // namespace muster
+}  // namespace muster::bench

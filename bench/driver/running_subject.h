@@ -7,21 +7,22 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "bench/collective/subjects.h"
+#include "bench/driver/subject.h"
 #include "muster/base/deadline.h"
+#include "muster/base/descriptor.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/task_process.h"
 #include "muster/warden.h"
 
-namespace muster {
+namespace muster::bench {
 
 /// A subject died, did not answer, or answered with an error. The message names it, the rank, and its last
 /// lines.
@@ -38,21 +39,6 @@ class Interrupted : public std::runtime_error {
 
  private:
   int signal_;
-};
-
-/// A descriptor that is closed at the end.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
 };
 
 /// Blocks SIGINT, SIGTERM and SIGHUP for the rest of the process, and reads them instead.
@@ -72,9 +58,9 @@ class SignalWatch {
 class RunningSubject {
  public:
   struct Options {
-    int ranks = 1;
     std::filesystem::path folder;  ///< is made, for the FIFOs
     Environment environment;
+    std::chrono::milliseconds timeout{std::chrono::minutes(2)};  ///< for one answer
   };
 
   /// Starts the processes. `warden` and `signals` must outlive it. Throws SystemError, and InvalidArgument
@@ -87,11 +73,16 @@ class RunningSubject {
   RunningSubject& operator=(const RunningSubject&) = delete;
 
   /// Blocks until all ranks have said that they are ready. Call it first. Throws SubjectFailed, Interrupted.
-  void await_ready(Deadline deadline);
+  void await_ready();
 
   /// The answers of all ranks to a command, in their order. Throws SubjectFailed, Interrupted; then the
   /// subject is of no further use.
-  std::vector<std::string> ask(const std::string& command, Deadline deadline);
+  std::vector<std::string> ask(const std::string& command);
+
+  /// Throws SubjectFailed: these answers to `command` are not what they should be.
+  [[noreturn]] void reject(const std::string& command, const std::vector<std::string>& answers) const;
+
+  const SubjectCommand& command() const { return command_; }
 
   /// Of all ranks in their order, after await_ready().
   std::vector<pid_t> pids() const;
@@ -113,7 +104,7 @@ class RunningSubject {
     Descriptor ended;
   };
 
-  std::vector<std::string> collect(const std::string& to_what, Deadline deadline);
+  std::vector<std::string> collect(const std::string& to_what);
   void watch_group(pid_t group);
   void stop_if_it_spins();
   void go_on();
@@ -127,6 +118,7 @@ class RunningSubject {
   [[noreturn]] void fail(const std::string& what);
 
   const SubjectCommand command_;
+  const std::chrono::milliseconds timeout_;
   Warden& warden_;
   const SignalWatch& signals_;
   std::vector<Rank> ranks_;
@@ -137,4 +129,4 @@ class RunningSubject {
   bool told_to_quit_ = false;
 };
 
-}  // namespace muster
+}  // namespace muster::bench

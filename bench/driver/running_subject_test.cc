@@ -1,4 +1,4 @@
-#include "bench/driver/processes.h"
+#include "bench/driver/running_subject.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::bench {
 namespace {
 
 using namespace std::chrono_literals;
@@ -52,20 +52,22 @@ class RunningSubjectTest : public ::testing::Test {
  protected:
   ~RunningSubjectTest() override { std::filesystem::remove_all(folder); }
 
-  std::unique_ptr<RunningSubject> start(const std::string& script = kRank, bool spins = false) {
-    SubjectCommand command = {.of = {"fake", "shell"}, .processes = {}, .variables = {}, .spins = spins};
+  std::unique_ptr<RunningSubject> start(const std::string& script = kRank, bool spins = false,
+                                        std::chrono::milliseconds timeout = 20s) {
+    SubjectCommand command = {
+        .of = {"fake", "shell"}, .workers = 2, .processes = {}, .variables = {}, .spins = spins};
     for (const char* rank : {"0", "1"})
       command.processes.push_back({"/bin/sh", "-c", script, "rank", "DIR", rank});
     return std::make_unique<RunningSubject>(
         command,
-        RunningSubject::Options{.ranks = 2, .folder = folder, .environment = Environment::of_process()},
+        RunningSubject::Options{
+            .folder = folder, .environment = Environment::of_process(), .timeout = timeout},
         warden, signals);
   }
 
-  std::string failure_of(RunningSubject& subject, const std::string& command,
-                         std::chrono::milliseconds allowed) {
+  static std::string failure_of(RunningSubject& subject, const std::string& command) {
     try {
-      subject.ask(command, Deadline::after(allowed));
+      subject.ask(command);
     } catch (const SubjectFailed& error) {
       return error.what();
     }
@@ -87,10 +89,10 @@ class RunningSubjectTest : public ::testing::Test {
 
 TEST_F(RunningSubjectTest, OneThatSpinsIsStoppedBetweenItsTurns) {
   auto subject = start(kRank, /*spins=*/true);
-  subject->await_ready(Deadline::after(20s));
+  subject->await_ready();
   for (const char* command : {"one", "two"}) {
     for (const pid_t pid : subject->pids()) EXPECT_TRUE(is_stopped_soon(pid));
-    EXPECT_EQ(subject->ask(command, Deadline::after(20s)).size(), 2u);
+    EXPECT_EQ(subject->ask(command).size(), 2u);
   }
   const auto start_of_end = std::chrono::steady_clock::now();
   subject.reset();
@@ -99,14 +101,29 @@ TEST_F(RunningSubjectTest, OneThatSpinsIsStoppedBetweenItsTurns) {
 
 TEST_F(RunningSubjectTest, AnswersComeInTheOrderOfRanks) {
   const auto subject = start();
-  subject->await_ready(Deadline::after(20s));
-  EXPECT_THAT(subject->ask("one", Deadline::after(20s)), ElementsAre("0 heard one", "1 heard one"));
-  EXPECT_THAT(subject->ask("two", Deadline::after(20s)), ElementsAre("0 heard two", "1 heard two"));
+  subject->await_ready();
+  EXPECT_THAT(subject->ask("one"), ElementsAre("0 heard one", "1 heard one"));
+  EXPECT_THAT(subject->ask("two"), ElementsAre("0 heard two", "1 heard two"));
+}
+
+TEST_F(RunningSubjectTest, VariablesAreTakenOutAndAdded) {
+  const char* script = R"(exec 3<"$1/$2.in" 4>"$1/$2.out"; echo "ready $$" >&4
+                          while read -r command <&3 && [ "$command" != quit ]; do echo "${PATH_OF_FAKE:-none} $HOME" >&4; done)";
+  SubjectCommand command = {.of = {"fake", "shell"},
+                            .processes = {{"/bin/sh", "-c", script, "rank", "DIR", "0"}},
+                            .variables = {{"HOME", "other"}},
+                            .without = {"PATH_OF_FAKE"}};
+  auto environment = Environment::of_process();
+  environment.set("PATH_OF_FAKE", "inherited");
+  RunningSubject subject(command, {.folder = folder, .environment = environment, .timeout = 20s}, warden,
+                         signals);
+  subject.await_ready();
+  EXPECT_THAT(subject.ask("what"), ElementsAre("none other"));
 }
 
 TEST_F(RunningSubjectTest, NothingIsLeftRunning) {
   auto subject = start();
-  subject->await_ready(Deadline::after(20s));
+  subject->await_ready();
   EXPECT_TRUE(is_running(0) && is_running(1));
   subject.reset();
   EXPECT_FALSE(is_running(0) || is_running(1));
@@ -114,8 +131,8 @@ TEST_F(RunningSubjectTest, NothingIsLeftRunning) {
 
 TEST_F(RunningSubjectTest, ARankThatDiesIsNamedWithItsLastWords) {
   auto subject = start();
-  subject->await_ready(Deadline::after(20s));
-  EXPECT_THAT(failure_of(*subject, "die-1", 20s),
+  subject->await_ready();
+  EXPECT_THAT(failure_of(*subject, "die-1"),
               AllOf(HasSubstr("fake (shell), 2 ranks: rank 1 (pid "),
                     HasSubstr("ended when it was to answer 'die-1'"), HasSubstr("exited with code 7"),
                     HasSubstr("rank 1 has had enough")));
@@ -124,25 +141,24 @@ TEST_F(RunningSubjectTest, ARankThatDiesIsNamedWithItsLastWords) {
 }
 
 TEST_F(RunningSubjectTest, ARankThatHangsIsNamedAtTheDeadline) {
-  auto subject = start();
-  subject->await_ready(Deadline::after(20s));
-  EXPECT_THAT(failure_of(*subject, "hang-0", 300ms),
-              HasSubstr("rank 0 did not answer 'hang-0' within 0.3 s"));
+  auto subject = start(kRank, /*spins=*/false, 300ms);
+  subject->await_ready();
+  EXPECT_THAT(failure_of(*subject, "hang-0"), HasSubstr("rank 0 did not answer 'hang-0' within 0.3 s"));
   subject.reset();
   EXPECT_FALSE(is_running(0) || is_running(1));
 }
 
 TEST_F(RunningSubjectTest, ARankThatReportsAnErrorIsNotMaskedByThoseThatWaitForIt) {
   const auto subject = start();
-  subject->await_ready(Deadline::after(20s));
-  EXPECT_THAT(failure_of(*subject, "err-1", 20s),
+  subject->await_ready();
+  EXPECT_THAT(failure_of(*subject, "err-1"),
               HasSubstr("rank 1 was to answer 'err-1' and said 'error no memory'"));
 }
 
 TEST_F(RunningSubjectTest, AProgramThatDoesNotStartIsAFailure) {
   const auto subject = start("echo no library; exit 3");
   try {
-    subject->await_ready(Deadline::after(20s));
+    subject->await_ready();
     FAIL();
   } catch (const SubjectFailed& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("ranks 0, 1 did not start"), HasSubstr("sh exited with code 3"),
@@ -152,10 +168,10 @@ TEST_F(RunningSubjectTest, AProgramThatDoesNotStartIsAFailure) {
 
 TEST_F(RunningSubjectTest, ASignalEndsTheWait) {
   const auto subject = start();
-  subject->await_ready(Deadline::after(20s));
+  subject->await_ready();
   kill(getpid(), SIGINT);
   try {
-    subject->ask("hang-0", Deadline::never());
+    subject->ask("hang-0");
     FAIL();
   } catch (const Interrupted& interrupted) {
     EXPECT_EQ(interrupted.signal(), SIGINT);
@@ -163,4 +179,4 @@ TEST_F(RunningSubjectTest, ASignalEndsTheWait) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bench
