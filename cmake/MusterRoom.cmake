@@ -5,8 +5,9 @@
 #   An engine over another library: a module that is loaded when it is asked for, muster_engine_<name>.
 # muster_kernels(result prefix)
 #   The sources <prefix>_{portable,avx2,avx512}.cc, each to be compiled for its instruction set (base/cpu.h).
-# muster_room_test(name SOURCES ... [LIBRARIES ...])
-#   One GoogleTest program a room: muster_<name>_test.
+# muster_room_test(name SOURCES ... [LIBRARIES ...] [SHARDS n])
+#   One GoogleTest program a room: muster_<name>_test. Each of its tests runs in a process of its own; with SHARDS they run
+#   in n processes, for programs that take long to start, as those with libtorch do.
 # muster_room_bench(name SOURCES ...)
 #   The same with Google Benchmark: muster_<name>_bench.
 
@@ -65,12 +66,30 @@ function(muster_room_test name)
   if(NOT MUSTER_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;LIBRARIES" ${ARGN})
   set(target muster_${name}_test)
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE
     muster_${name} ${ARG_LIBRARIES} muster_compile_options GTest::gtest_main GTest::gmock)
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  if(ARG_SHARDS)
+    muster_shards(${target} ${ARG_SHARDS})
+  else()
+    muster_discover_tests(${target} TIMEOUT 120)
+  endif()
+endfunction()
+
+function(muster_shards target shards)
+  math(EXPR last "${shards} - 1")
+  foreach(index RANGE ${last})
+    add_test(NAME ${target}.${index} COMMAND ${target})
+    set_tests_properties(${target}.${index} PROPERTIES TIMEOUT 300
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
+  endforeach()
+endfunction()
+
+# A test a case, found when ctest runs: a build starts none of them. What else is given are properties of each test.
+function(muster_discover_tests target)
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${ARGN})
 endfunction()
 
 function(muster_room_bench name)
