@@ -1,7 +1,6 @@
 #include "muster/base/convert.h"
 
-#include <algorithm>
-
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -24,8 +23,7 @@ const ConvertKernels* convert_kernels_of(KernelSet set) {
 void convert(DType from, const void* source, DType to, void* destination, size_t count) {
   static const ConvertKernels& best = best_kernels(convert_kernels_of);
   if (from == to) {
-    std::copy_n(static_cast<const std::byte*>(source), count * size_of(from),
-                static_cast<std::byte*>(destination));
+    copy_bytes(destination, source, count * size_of(from));
   } else if (from == DType::kFloat16 && to == DType::kFloat32) {
     best.widen_float16(static_cast<const Float16*>(source), static_cast<float*>(destination), count);
   } else if (from == DType::kBFloat16 && to == DType::kFloat32) {

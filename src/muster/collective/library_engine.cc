@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 
 #include <fmt/format.h>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/collective/kernels.h"
 
@@ -117,7 +117,7 @@ void LibraryEngine::run(const Operation& operation, uint64_t number, Deadline de
       return run_message(operation, mine, deadline);
     if (options_.size == 1) {
       if (operation.in != operation.out && operation.count > 0)
-        memcpy(operation.out, operation.in, operation.bytes());
+        copy_bytes(operation.out, operation.in, operation.bytes());
       return;
     }
     compare(mine, deadline);

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+
+#include "muster/base/copy.h"
 
 namespace muster {
 namespace {
@@ -51,7 +52,7 @@ size_t MemoryLink::try_send(std::span<const iovec> parts) {
     while (left > 0) {
       const size_t at = (head + total) % sizeof(ours_->data);
       const size_t size = std::min(left, sizeof(ours_->data) - at);
-      memcpy(ours_->data + at, from, size);
+      copy_bytes(ours_->data + at, from, size);
       from += size;
       left -= size;
       total += size;
@@ -77,7 +78,7 @@ size_t MemoryLink::try_receive(std::span<const iovec> parts) {
     while (left > 0) {
       const size_t at = (tail + total) % sizeof(theirs_->data);
       const size_t size = std::min(left, sizeof(theirs_->data) - at);
-      memcpy(to, theirs_->data + at, size);
+      copy_bytes(to, theirs_->data + at, size);
       to += size;
       left -= size;
       total += size;

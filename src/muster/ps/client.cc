@@ -1,9 +1,9 @@
 #include "muster/ps/client.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 
@@ -136,7 +136,7 @@ const float* ParameterClient::reachable(size_t variable, const float* data) {
   const auto here = [](const Server& server) { return server.channel && server.channel->parameters(); };
   if (arena_->contains(data, bytes) || std::none_of(servers_.begin(), servers_.end(), here)) return data;
   if (!substitutes_[variable]) substitutes_[variable] = allocate(bytes);
-  std::memcpy(substitutes_[variable].get(), data, bytes);
+  copy_bytes(substitutes_[variable].get(), data, bytes);
   return static_cast<const float*>(substitutes_[variable].get());
 }
 

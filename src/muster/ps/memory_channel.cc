@@ -2,8 +2,8 @@
 
 #include <cstring>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
-#include "muster/base/stream_copy.h"
 #include "muster/net/arena.h"
 #include "muster/ps/channel.h"
 
@@ -32,7 +32,7 @@ class MemoryChannel : public Channel {
     doors_ = Arena::open(connection_.receive_descriptor(deadline));
     view_.emplace(options_.placement, options_.index, store_->at(welcome_.store));
     door_ = reinterpret_cast<Door*>(doors_->at(welcome_.door));
-    if (options_.placement.bytes(options_.index) >= kTooLargeForCaches) copy_ = stream_copy;
+    if (options_.placement.bytes(options_.index) >= kTooLargeForCaches) copy_ = stream_bytes;
   }
 
   ~MemoryChannel() override {
@@ -96,9 +96,7 @@ class MemoryChannel : public Channel {
   std::shared_ptr<Arena> doors_;
   std::optional<StoreView> view_;
   Door* door_ = nullptr;
-  void (*copy_)(void*, const void*, size_t) = [](void* to, const void* from, size_t bytes) {
-    std::memcpy(to, from, bytes);
-  };
+  void (*copy_)(void*, const void*, size_t) = copy_bytes;
 };
 
 }  // namespace

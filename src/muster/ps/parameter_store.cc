@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -37,7 +37,7 @@ ParameterStore::ParameterStore(const Options& options, StoreView& view)
 void ParameterStore::initialise(const SliceData& parameters) {
   for (size_t i = 0; i < slices_.size(); ++i) {
     if (parameters[i] != nullptr)
-      std::memcpy(view_.parameters() + slices_[i].offset, parameters[i], slices_[i].count * sizeof(float));
+      copy_bytes(view_.parameters() + slices_[i].offset, parameters[i], slices_[i].count * sizeof(float));
   }
 }
 

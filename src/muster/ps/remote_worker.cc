@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 #include "muster/base/convert.h"
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/ps/stopped.h"
@@ -59,7 +59,7 @@ class Outgoing {
       const size_t kept = std::max(begin, sent_);
       const auto* from = static_cast<const std::byte*>(parts_.back().iov_base) + (kept - begin);
       std::byte* to = copies_.data() + kept;
-      if (from != to) std::memcpy(to, from, end - kept);
+      if (from != to) copy_bytes(to, from, end - kept);
       end = begin;
     }
     parts_.clear();

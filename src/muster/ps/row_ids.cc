@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ std::vector<float> UniqueIds::add_up(const float* rows, size_t width) const {
     if (begun[position[i]]) {
       for (size_t j = 0; j < width; ++j) sum[j] += row[j];
     } else {
-      std::copy(row, row + width, sum);
+      copy_bytes(sum, row, width * sizeof(float));
       begun[position[i]] = true;
     }
   }

@@ -3,9 +3,10 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <thread>
+
+#include "muster/base/copy.h"
 
 namespace muster {
 namespace {
@@ -103,7 +104,7 @@ void Stream::receive(std::span<const iovec> parts, const Check& check) {
   while (!rest.empty() && taken_ < read_) {
     const iovec& part = rest.parts().front();
     const size_t bytes = std::min(part.iov_len, read_ - taken_);
-    std::memcpy(part.iov_base, ahead_.data() + taken_, bytes);
+    copy_bytes(part.iov_base, ahead_.data() + taken_, bytes);
     taken_ += bytes;
     rest.drop(bytes);
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/align.h"
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/mutex.h"
 #include "muster/ps/row_ids.h"
@@ -100,7 +101,7 @@ void Table::pull(std::span<const int64_t> ids, float* rows) const {
   const ReaderLock lock(mutex_);
   for (const int64_t id : ids) {
     if (const std::byte* row = find(id)) {
-      std::memcpy(rows, row + sizeof(Head), options_.width * sizeof(float));
+      copy_bytes(rows, row + sizeof(Head), options_.width * sizeof(float));
     } else {
       initialise(id, rows);
     }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/net/secret.h"
@@ -141,7 +142,7 @@ void TableClient::pull(const std::string& table, std::span<const int64_t> ids, f
     }
   }
   for (size_t i = 0; i < ids.size(); ++i)
-    std::memcpy(rows + i * width, found[unique.position[i]], width * sizeof(float));
+    copy_bytes(rows + i * width, found[unique.position[i]], width * sizeof(float));
 }
 
 void TableClient::push(const std::string& table, std::span<const int64_t> ids, const float* gradients) {
@@ -166,7 +167,7 @@ void TableClient::push(const std::string& table, std::span<const int64_t> ids, c
     std::copy(part.ids.begin(), part.ids.end(), request.ids());
     auto* to = reinterpret_cast<float*>(request.ids() + part.ids.size());
     for (size_t i = 0; i < part.ids.size(); ++i)
-      std::memcpy(to + i * width, sums.data() + part.position[i] * width, width * sizeof(float));
+      copy_bytes(to + i * width, sums.data() + part.position[i] * width, width * sizeof(float));
   }
   exchange(requests);
 }

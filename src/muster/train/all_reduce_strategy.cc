@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "muster/base/convert.h"
+#include "muster/base/copy.h"
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -128,7 +128,7 @@ void AllReduceStrategy::deliver(size_t parameter, const void* gradient, bool hel
   if (place == 0) {
     auto& substitute = substitutes_[parameter];
     if (!substitute) substitute = communicator_.allocate(bytes);
-    memcpy(substitute.get(), gradient, bytes);
+    copy_bytes(substitute.get(), gradient, bytes);
     place = host_.place_of(substitute.get(), bytes);
   }
   board_->deliver(round_, parameter, place, held);

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include <fmt/format.h>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
@@ -36,7 +36,7 @@ void set_bytes(const std::vector<Tensor>& tensors, const std::string& bytes) {
   for (const auto& tensor : tensors) {
     const Tensor dense = torch::empty_like(tensor, torch::MemoryFormat::Contiguous);
     if (at + dense.nbytes() > bytes.size()) throw DataLoss("the chief's tensors are smaller than ours");
-    std::memcpy(dense.data_ptr(), bytes.data() + at, dense.nbytes());
+    copy_bytes(dense.data_ptr(), bytes.data() + at, dense.nbytes());
     at += dense.nbytes();
     tensor.detach().copy_(dense);
   }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
@@ -119,7 +119,7 @@ void ServerStrategy::pull() {
       options_.client.wait_consumed();
     }
   });
-  if (is_local()) std::memcpy(origin_.get(), memory_.get(), layout_.bytes());
+  if (is_local()) copy_bytes(origin_.get(), memory_.get(), layout_.bytes());
 }
 
 void ServerStrategy::refresh() {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/collective/engine_loader.h"
 #include "muster/collective/mpi/mpi_library.h"
@@ -153,11 +154,12 @@ void MpiEngine::run_blocks(const Counted& counted, Deadline deadline) {
     auto* const sent = static_cast<std::byte*>(memory.get());
     auto* const received = sent + in_blocks * bytes;
     const auto place = [&](size_t block) { return (block * counted.count + at) * counted.width; };
-    for (size_t block = 0; block < in_blocks; ++block) memcpy(sent + block * bytes, in + place(block), bytes);
+    for (size_t block = 0; block < in_blocks; ++block)
+      copy_bytes(sent + block * bytes, in + place(block), bytes);
     wait(start(counted, sent, received, static_cast<int>(bytes / counted.width)), deadline,
          {.memory = memory});
     for (size_t block = 0; block < out_blocks; ++block)
-      memcpy(out + place(block), received + block * bytes, bytes);
+      copy_bytes(out + place(block), received + block * bytes, bytes);
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include <sched.h>
 
-#include <cstring>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -134,7 +134,7 @@ void HostGroup::arrive(const Context& context, size_t place, const void* data, s
   card.call = pack(context.called);
   card.count = context.called.count;
   card.place = place;
-  if (bytes > 0) memcpy(card.data.data(), data, bytes);
+  copy_bytes(card.data.data(), data, bytes);
   card.sequence.exchange(sequence);
   wake_others();
   wait_until_here(context, 0, size(), [&](int i) {

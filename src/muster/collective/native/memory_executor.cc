@@ -1,8 +1,8 @@
 #include "muster/collective/native/memory_executor.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -167,8 +167,8 @@ void MemoryExecutor::all_reduce_staged(const Context& context, const Plan& plan)
     const Layout layout = layout_of(t);
     for (const auto& send : reduce_step.sends) {
       const size_t begin = layout.begin(send.blocks.begin);
-      memcpy(staged(group_.index(), t) + begin * size, data + (t * piece + begin) * size,
-             (layout.begin(send.blocks.end) - begin) * size);
+      copy_bytes(staged(group_.index(), t) + begin * size, data + (t * piece + begin) * size,
+                 (layout.begin(send.blocks.end) - begin) * size);
     }
     group_.tick();
   };
@@ -192,8 +192,8 @@ void MemoryExecutor::all_reduce_staged(const Context& context, const Plan& plan)
       const int i = group_.index_of(receive.peer);
       group_.wait_for_tick(context, i, reduced_tick(t));
       const size_t from = layout.begin(receive.blocks.begin);
-      memcpy(data + (t * piece + from) * size, reduced(i, t) + from * size,
-             (layout.begin(receive.blocks.end) - from) * size);
+      copy_bytes(data + (t * piece + from) * size, reduced(i, t) + from * size,
+                 (layout.begin(receive.blocks.end) - from) * size);
     }
   }
 }
@@ -221,11 +221,11 @@ void MemoryExecutor::one_step(const Context& context, const Step& step, bool zer
     if (by_block) {
       for (const auto& send : step.sends) {
         const auto block = static_cast<size_t>(send.blocks.begin);
-        memcpy(staging + block * length * size, in + (block * operation.count + t * piece) * size,
-               length * size);
+        copy_bytes(staging + block * length * size, in + (block * operation.count + t * piece) * size,
+                   length * size);
       }
     } else if (!step.sends.empty()) {
-      memcpy(staging, in + t * piece * size, length * size);
+      copy_bytes(staging, in + t * piece * size, length * size);
     }
     group_.tick();
   };
@@ -254,10 +254,10 @@ void MemoryExecutor::one_step(const Context& context, const Step& step, bool zer
     };
     for (const auto& receive : step.receives) {
       const int i = group_.index_of(receive.peer);
-      memcpy(place(static_cast<size_t>(i)), shown(i, t), length * size);
+      copy_bytes(place(static_cast<size_t>(i)), shown(i, t), length * size);
     }
     if (collective != Collective::kBroadcast && place(own) != shown(group_.index(), t)) {
-      memcpy(place(own), shown(group_.index(), t), length * size);
+      copy_bytes(place(own), shown(group_.index(), t), length * size);
     }
   };
 
@@ -305,8 +305,8 @@ void MemoryExecutor::run_stage(const Context& context, const Plan& plan, const S
       const int i = group_.index_of(receive.peer);
       group_.wait_for_tick(context, i, group_.ticks());
       const size_t begin = layout.begin(receive.blocks.begin);
-      memcpy(static_cast<std::byte*>(operation.out) + begin * size, source(i, receive.blocks),
-             (layout.begin(receive.blocks.end) - begin) * size);
+      copy_bytes(static_cast<std::byte*>(operation.out) + begin * size, source(i, receive.blocks),
+                 (layout.begin(receive.blocks.end) - begin) * size);
     }
     if (step.receives.empty() || step.receives.front().action != Action::kReduce) continue;
     const Receive& first = step.receives.front();

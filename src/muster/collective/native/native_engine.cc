@@ -1,8 +1,8 @@
 #include "muster/collective/native/native_engine.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "muster/base/copy.h"
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/tune.h"
@@ -149,7 +149,7 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
   if (options_.size == 1) {
     failure_.check(operation.to_string());
     if (operation.in != operation.out && operation.count > 0)
-      memcpy(operation.out, operation.in, operation.bytes());
+      copy_bytes(operation.out, operation.in, operation.bytes());
     return;
   }
   const bool message =
@@ -239,9 +239,9 @@ void NativeEngine::run_in_pieces(const Context& context, const Plan& plan) {
     }
     if (!piece_) piece_ = allocate(kPiece);
     piece.in = piece.out = piece_.get();
-    memcpy(piece.out, data + at * size, piece.bytes());
+    copy_bytes(piece.out, data + at * size, piece.bytes());
     run_piece(piece);
-    memcpy(data + at * size, piece.out, piece.bytes());
+    copy_bytes(data + at * size, piece.out, piece.bytes());
   }
 }
 
@@ -256,10 +256,11 @@ void NativeEngine::run_over_links(const Context& context, const Plan& plan) {
   const auto* const in = static_cast<const std::byte*>(operation.in);
   switch (operation.collective) {
     case Collective::kAllGather:
-      if (out + rank * operation.bytes() != in) memcpy(out + rank * operation.bytes(), in, operation.bytes());
+      if (out + rank * operation.bytes() != in)
+        copy_bytes(out + rank * operation.bytes(), in, operation.bytes());
       return over_links_->run(context, stage, Layout(operation.count * ranks, plan.blocks), out, out);
     case Collective::kAllToAll:
-      memcpy(out + rank * operation.bytes(), in + rank * operation.bytes(), operation.bytes());
+      copy_bytes(out + rank * operation.bytes(), in + rank * operation.bytes(), operation.bytes());
       return over_links_->run(context, stage, Layout(operation.count * ranks, plan.blocks), in, out);
     case Collective::kReduce:
       if (options_.rank == operation.peer) break;
@@ -271,11 +272,11 @@ void NativeEngine::run_over_links(const Context& context, const Plan& plan) {
       for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += piece) {
         const size_t length = std::min(piece, operation.count - at);
         for (size_t block = 0; block < blocks; ++block) {
-          memcpy(work.data() + block * length * size, in + (block * operation.count + at) * size,
-                 length * size);
+          copy_bytes(work.data() + block * length * size, in + (block * operation.count + at) * size,
+                     length * size);
         }
         over_links_->run(context, stage, Layout(blocks * length, plan.blocks), work.data(), work.data());
-        if (blocks > 1) memcpy(out + at * size, work.data() + rank * length * size, length * size);
+        if (blocks > 1) copy_bytes(out + at * size, work.data() + rank * length * size, length * size);
       }
       return;
     }

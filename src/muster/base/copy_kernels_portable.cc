@@ -1,0 +1,8 @@
+#include "muster/base/copy_kernels_impl.h"
+
+namespace muster {
+
+extern const CopyKernels kPortableCopyKernels;
+const CopyKernels kPortableCopyKernels = {.copy = copy, .stream = stream, .name = "portable"};
+
+}  // namespace muster
