@@ -39,6 +39,12 @@ uint64_t enabled_states() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
+// The field for the family has four bits; where they are all set, eight more are added.
+int family_of(uint32_t signature) {
+  const uint32_t family = (signature >> 8) & 0xfU;
+  return static_cast<int>(family == 0xfU ? family + ((signature >> 20) & 0xffU) : family);
+}
+
 std::string brand_string() {
   std::array<char, 49> text{};
   for (size_t i = 0; i < 3; ++i) {
@@ -57,6 +63,7 @@ CpuFeatures CpuFeatures::detect() {
   features.brand = brand_string();
   features.amd = read_leaf(0).ebx == 0x68747541U;  // "Auth"enticAMD
   const Leaf basic = read_leaf(1);
+  features.family = family_of(basic.eax);
   const Leaf extended = read_leaf(7);
   const Leaf extended1 = extended.eax >= 1 ? read_leaf(7, 1) : Leaf{};
   const uint64_t states = bit(basic.ecx, 27) ? enabled_states() : 0;
@@ -67,6 +74,7 @@ CpuFeatures CpuFeatures::detect() {
                     bit(extended.ebx, 30) && bit(extended.ebx, 31);
   features.avx512_vnni = features.avx512 && bit(extended.ecx, 11);
   features.avx512_bf16 = features.avx512 && bit(extended1.eax, 5);
+  features.erms = bit(extended.ebx, 9);
   features.amx = bit(extended.edx, 24);
   features.amx_described = read_leaf(0x1d).eax >= 1 && read_leaf(0x1d, 1).eax != 0;
   return features;

@@ -10,6 +10,8 @@ namespace muster {
 struct CpuFeatures {
   std::string brand;
   bool amd = false;
+  int family = 0;       ///< as CPUID counts: 0x19 is Zen 3 and Zen 4, of those that are AMD's
+  bool erms = false;    ///< `rep movsb` is said to be fast
   bool avx2 = false;    ///< AVX2 and FMA, enabled by the operating system
   bool avx512 = false;  ///< F, CD, BW, DQ and VL, enabled by the operating system
   bool avx512_vnni = false;

@@ -53,6 +53,32 @@ TEST(Tuning, LeavesTheUsersChoiceAlone) {
   EXPECT_THAT(tuning(cpu, 8, 2, chosen), IsEmpty());
 }
 
+const CpuFeatures kZen3 = {.brand = "EPYC 7003", .amd = true, .family = 0x19, .erms = true, .avx2 = true};
+
+TEST(Tuning, KeepsGlibcFromRepMovsbWhereItIsSlow) {
+  constexpr auto kNever = "glibc.cpu.x86_rep_movsb_threshold=1000000000";
+  EXPECT_EQ(as_map(tuning(kZen3, 2, 1, {}))["GLIBC_TUNABLES"], kNever);
+  CpuFeatures cpu = kZen3;
+  cpu.family = 0x17;  // Zen 2
+  EXPECT_EQ(as_map(tuning(cpu, 2, 1, {})).count("GLIBC_TUNABLES"), 0U);
+  cpu = kZen3;
+  cpu.erms = false;  // as a hypervisor may say
+  EXPECT_EQ(as_map(tuning(cpu, 2, 1, {})).count("GLIBC_TUNABLES"), 0U);
+  cpu = kZen3;
+  cpu.amd = false;
+  EXPECT_EQ(as_map(tuning(cpu, 2, 1, {})).count("GLIBC_TUNABLES"), 0U);
+}
+
+TEST(Tuning, AddsToTheUsersTunablesAndOverridesNone) {
+  const Environment other({{"GLIBC_TUNABLES", "glibc.malloc.check=3"}});
+  EXPECT_EQ(as_map(tuning(kZen3, 2, 1, other))["GLIBC_TUNABLES"],
+            "glibc.malloc.check=3:glibc.cpu.x86_rep_movsb_threshold=1000000000");
+  for (const char* own : {"glibc.cpu.x86_rep_movsb_threshold=4096",
+                          "glibc.malloc.check=3:glibc.cpu.x86_rep_movsb_threshold=4096"}) {
+    EXPECT_EQ(as_map(tuning(kZen3, 2, 1, {{"GLIBC_TUNABLES", own}})).count("GLIBC_TUNABLES"), 0U) << own;
+  }
+}
+
 TEST(TuningProblems, NamesASlowKernelWithTheRemedy) {
   const LoadedBlas prescott = {.library = "/usr/lib/libopenblas.so.0", .kernel = "Prescott"};
   EXPECT_THAT(tuning_problems(kSapphireRapids, prescott, {}),
@@ -87,6 +113,8 @@ TEST(CpuFeatures, AgreesWithTheCompilersOwnDetection) {
   EXPECT_EQ(cpu.avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                             __builtin_cpu_supports("avx512cd"));
+  EXPECT_EQ(cpu.amd, __builtin_cpu_is("amd") != 0);
+  EXPECT_EQ(cpu.family == 0x19 && cpu.amd, __builtin_cpu_is("amdfam19h") != 0);
   EXPECT_GE(available_cores(), 1);
 }
 
