@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstddef>
 
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
@@ -27,6 +29,9 @@ Operation unpack(const Card& card) {
 constexpr int kYields = 20;  // beside other work each may last a time slice: then it is better to be woken
 constexpr int kWaitsBeforeMoving = 32;  // to move costs as much as some dozen switches
 constexpr int kSpinsInACrowd = 40;      // about as long as two switches between ranks
+
+constexpr size_t kFirstLineBytes = kCacheLine - offsetof(Card, data);  // of the data
+constexpr size_t kMostLinesAtOnce = 8;                                 // a core fetches about a dozen
 
 }  // namespace
 
@@ -131,14 +136,24 @@ int HostGroup::note_cpu() {
 void HostGroup::arrive(const Context& context, size_t place, const void* data, size_t bytes) {
   const uint64_t sequence = ++sequence_;
   Card& card = mine().block->cards[sequence % 2];
+  // The first line last and all at once: those who wait look at it, and would take it from us in between.
+  const auto* const from = static_cast<const std::byte*>(data);
+  const size_t in_first_line = std::min(bytes, kFirstLineBytes);
+  if (bytes > in_first_line)
+    copy_bytes(card.data.data() + in_first_line, from + in_first_line, bytes - in_first_line);
   card.call = pack(context.called);
   card.count = context.called.count;
   card.place = place;
-  copy_bytes(card.data.data(), data, bytes);
+  copy_bytes(card.data.data(), from, in_first_line);
   card.sequence.exchange(sequence);
   wake_others();
+  const size_t more_lines = std::min((bytes - in_first_line + kCacheLine - 1) / kCacheLine, kMostLinesAtOnce);
   wait_until_here(context, 0, size(), [&](int i) {
-    return peer(i).block->cards[sequence % 2].sequence.load(std::memory_order_acquire) >= sequence;
+    const Card& theirs = peer(i).block->cards[sequence % 2];
+    // All lines of the card are on their way at the same time, not the others after the first.
+    for (size_t line = 1; line <= more_lines; ++line)
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(&theirs) + line * kCacheLine);
+    return theirs.sequence.load(std::memory_order_acquire) >= sequence;
   });
   // Everyone is done with the last operation: its tally is free for the next.
   if (index_ == 0) {

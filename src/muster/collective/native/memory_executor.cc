@@ -8,8 +8,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kLine = 64;
-
 // Up to here a card costs less than to meet twice, even when the data could be read where it is.
 constexpr size_t kAlwaysOnCard = 512;
 
@@ -40,7 +38,7 @@ size_t input_elements(const Operation& operation, int ranks) {
 MemoryExecutor::MemoryExecutor(HostGroup& group, size_t segment)
     : group_(group),
       segment_(segment),
-      buffer_((segment + kMostOnHost * sizeof(double) + kLine - 1) / kLine * kLine) {}
+      buffer_((segment + kMostOnHost * sizeof(double) + kCacheLine - 1) / kCacheLine * kCacheLine) {}
 
 void MemoryExecutor::run(const Context& context, const Plan& plan) {
   const Operation& operation = context.operation;
@@ -128,12 +126,12 @@ void MemoryExecutor::all_reduce_zero_copy(const Context& context, const Step& st
   };
   if (group_.crowded()) {
     const auto parts = static_cast<int>(std::clamp<size_t>(operation.bytes() / kSharedPart, 1, kMostParts));
-    const Layout layout(operation.count, parts, kLine / size);
+    const Layout layout(operation.count, parts, kCacheLine / size);
     return group_.share_out(context, static_cast<uint32_t>(parts), [&](uint32_t part) {
       reduce(layout, {static_cast<int>(part), static_cast<int>(part) + 1});
     });
   }
-  reduce(Layout(operation.count, blocks, kLine / size), step.receives.front().blocks);
+  reduce(Layout(operation.count, blocks, kCacheLine / size), step.receives.front().blocks);
   group_.tick();
   group_.wait_for_all(context, group_.ticks());
 }
@@ -157,7 +155,7 @@ void MemoryExecutor::all_reduce_staged(const Context& context, const Plan& plan)
   const auto staged = [&](int i, size_t t) { return group_.staging_of(i) + (t % 2) * buffer_; };
   const auto reduced = [&](int i, size_t t) { return group_.staging_of(i) + (2 + t % 2) * buffer_; };
   const auto layout_of = [&](size_t t) {
-    return Layout(std::min(piece, operation.count - t * piece), plan.blocks, kLine / size);
+    return Layout(std::min(piece, operation.count - t * piece), plan.blocks, kCacheLine / size);
   };
   const uint64_t start = group_.ticks();
   const auto staged_tick = [&](size_t t) { return start + (t == 0 ? 1 : 2 * t); };
