@@ -1,7 +1,5 @@
 #include "muster/collective/native/context.h"
 
-#include <thread>
-
 namespace muster {
 
 void Context::give_up(const std::vector<int>& waited_for) const {
@@ -16,10 +14,7 @@ void Context::give_up(const std::vector<int>& waited_for) const {
 void Context::lost(int rank, const std::string& how) const {
   // Whoever died has closed all its connections, and whoever left says so: a moment later we know which it
   // was.
-  const auto patience = Deadline::after(std::chrono::milliseconds(500));
-  while (!failure.raised() && !peers.left(rank) && !patience.expired()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  if (!failure.raised()) peers.wait_gone(rank, Deadline::after(std::chrono::milliseconds(500)));
   failure.fail(Failure::Kind::kPeerLost,
                describe(rank) + (peers.left(rank) ? " has left the group" : " died or was cut off: " + how),
                during());

@@ -36,6 +36,10 @@ class Peers {
   /// The same, just now.
   virtual bool left(int rank) const = 0;
 
+  /// Waits until it is known that this rank has left or died, or that the group has failed; at most to the
+  /// deadline.
+  virtual void wait_gone(int rank, Deadline deadline) = 0;
+
   /// Asks all, and gives those who are not in the collective of this number yet, or do not answer.
   virtual std::vector<int> absent(uint64_t number) = 0;
 };

@@ -9,7 +9,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/base/text.h"
 
 namespace muster {
 namespace {
@@ -22,6 +21,42 @@ constexpr auto kAnswerWithin = 500ms;
 constexpr auto kLookEvery = 250ms;
 constexpr auto kSendLimit = 1s;
 constexpr uint32_t kLongestText = 64 * 1024;
+
+// How an Activity travels: these, and then the operation's text.
+struct AnswerHead {
+  uint64_t number = 0;
+  int64_t microseconds = 0;  // since `since`: clocks of different hosts do not agree
+  uint64_t running = 0;
+};
+
+std::string to_answer(const Activity& activity) {
+  const auto ago =
+      std::chrono::duration_cast<std::chrono::microseconds>(Deadline::Clock::now() - activity.since);
+  const AnswerHead head = {
+      .number = activity.number, .microseconds = ago.count(), .running = activity.running ? 1U : 0U};
+  return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + activity.operation;
+}
+
+// Nothing when the text is not an answer.
+std::optional<Activity> read_answer(const std::string& text) {
+  AnswerHead head;
+  if (text.size() < sizeof(head)) return std::nullopt;
+  memcpy(&head, text.data(), sizeof(head));
+  return Activity{.number = head.number,
+                  .operation = text.substr(sizeof(head)),
+                  .running = head.running != 0,
+                  .since = Deadline::Clock::now() - std::chrono::microseconds(head.microseconds)};
+}
+
+// What is said of a rank, behind its name.
+std::string sentence_of(const Activity& activity) {
+  if (activity.number == 0) return "has not called anything yet";
+  const std::string ago = format_seconds(Deadline::Clock::now() - activity.since);
+  if (activity.running)
+    return fmt::format("is in {} number {} since {}", activity.operation, activity.number, ago);
+  return fmt::format("finished {} number {} {} ago and has not come", activity.operation, activity.number,
+                     ago);
+}
 
 }  // namespace
 
@@ -52,19 +87,8 @@ std::string PeerWatch::describe(int rank) const {
   return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
 }
 
-// Begins with the number and what is running, for comparison; the rest is for people.
-std::string PeerWatch::describe_activity() const {
-  const Activity now = state_.activity();
-  const std::string ago = format_seconds(Deadline::Clock::now() - now.since);
-  if (now.number == 0) return "0|| has not called anything yet";
-  if (now.running)
-    return fmt::format("{0}|{1}| is in {1} number {0} since {2}", now.number, now.operation, ago);
-  return fmt::format("{}|| finished {} number {} {} ago and has not come", now.number, now.operation,
-                     now.number, ago);
-}
-
 void PeerWatch::say(Peer& peer, Message message, const std::string& text) {
-  if (peer.left) return;
+  if (peer.left || peer.deaf) return;
   std::string frame(1, static_cast<char>(message));
   const auto size = static_cast<uint32_t>(text.size());
   frame.append(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -72,7 +96,7 @@ void PeerWatch::say(Peer& peer, Message message, const std::string& text) {
   try {
     peer.connection.send(frame.data(), frame.size(), Deadline::after(kSendLimit));
   } catch (const Error&) {
-    peer.left = true;  // whoever reads from it learns that it is gone
+    peer.deaf = true;  // what it said before, a goodbye perhaps, is still to be read
   }
 }
 
@@ -85,23 +109,25 @@ bool PeerWatch::given_up(int rank) const {
   return when.count() != 0 && Deadline::Clock::now().time_since_epoch() - when > kAnswerWithin;
 }
 
+void PeerWatch::wait_gone(int rank, Deadline deadline) {
+  MutexLock lock(mutex_);
+  while (!peers_.at(rank).left && !failure_.raised() && !deadline.expired())
+    changed_.wait_until(lock, deadline.time_point());
+}
+
 std::vector<int> PeerWatch::absent(uint64_t number) {
   ask_all();
-  const auto come = [&](const Peer& peer) {
-    const auto parts = split(peer.activity, '|');
-    const auto theirs = parts.size() == 3 ? parse_integer(parts[0]) : std::nullopt;
-    return theirs && static_cast<uint64_t>(*theirs) >= number;
-  };
-  std::vector<int> ranks;
-  for (const auto patience = Deadline::after(kAnswerWithin);; std::this_thread::sleep_for(1ms)) {
-    const MutexLock lock(mutex_);
-    ranks.clear();
+  const auto deadline = Deadline::after(kAnswerWithin);
+  MutexLock lock(mutex_);
+  for (;;) {
+    std::vector<int> ranks;
     bool answered = true;
     for (const auto& [rank, peer] : peers_) {
-      if (!come(peer)) ranks.push_back(rank);
-      answered = answered && (!peer.activity.empty() || peer.left);
+      if (!peer.activity || peer.activity->number < number) ranks.push_back(rank);
+      answered = answered && (peer.activity || peer.left);
     }
-    if (answered || patience.expired()) return ranks;
+    if (answered || deadline.expired()) return ranks;
+    changed_.wait_until(lock, deadline.time_point());
   }
 }
 
@@ -111,11 +137,13 @@ void PeerWatch::tell(Failure::Kind kind, const std::string& reason) {
     say(peer, Message::kFailure, fmt::format("{}{}", static_cast<int>(kind), reason));
   }
   eventfd_write(wake_, 1);
+  changed_.notify_all();
 }
 
 void PeerWatch::break_group(Failure::Kind kind, const std::string& reason) {
   failure_.set(kind, reason);
   eventfd_write(wake_, 1);
+  changed_.notify_all();
   options_.on_failure();
 }
 
@@ -174,22 +202,22 @@ void PeerWatch::take(int rank, Peer& peer, Message message, const std::string& t
     case Message::kGoodbye:
       peer.left = true;
       departures_[static_cast<size_t>(rank)] = Deadline::Clock::now().time_since_epoch().count();
-      return;
+      return changed_.notify_all();
     case Message::kFailure:
       if (text.empty() || text[0] < '0' || text[0] > '3') return;
       return break_group(static_cast<Failure::Kind>(text[0] - '0'), text.substr(1));
     case Message::kQuestion:
-      return say(peer, Message::kAnswer, describe_activity());
+      return say(peer, Message::kAnswer, to_answer(state_.activity()));
     case Message::kAnswer:
-      peer.activity = text;
-      return;
+      peer.activity = read_answer(text);
+      return changed_.notify_all();
   }
 }
 
 void PeerWatch::ask_all() {
   const MutexLock lock(mutex_);
   for (auto& [rank, peer] : peers_) {
-    peer.activity.clear();
+    peer.activity.reset();
     say(peer, Message::kQuestion, "");
   }
 }
@@ -227,12 +255,12 @@ void PeerWatch::look_for_stalls() {
 void PeerWatch::compare(const Activity& ours) {
   const MutexLock lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
-    const auto parts = split(peer.activity, '|');
-    if (parts.size() != 3 || parts[0] != std::to_string(ours.number) || parts[1].empty()) continue;
-    if (parts[1] == ours.operation) continue;
+    const auto& theirs = peer.activity;
+    if (!theirs || !theirs->running || theirs->number != ours.number) continue;
+    if (theirs->operation == ours.operation) continue;
     return break_group(Failure::Kind::kMismatch,
                        fmt::format("{} called {}, {} called {}, both as number {}", describe(options_.rank),
-                                   ours.operation, describe(rank), parts[1], ours.number));
+                                   ours.operation, describe(rank), theirs->operation, ours.number));
   }
 }
 
@@ -240,11 +268,10 @@ void PeerWatch::report_stall(const Activity& stalled, Deadline::Clock::duration 
   std::string others;
   const MutexLock lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
-    const auto parts = split(peer.activity, '|');
-    const bool same = parts.size() == 3 && parts[0] == std::to_string(stalled.number) && !parts[1].empty();
-    if (same) continue;
-    others += fmt::format("{}{}{}", others.empty() ? "" : "; ", describe(rank),
-                          parts.size() == 3 ? parts[2] : " does not answer: stopped, overloaded or cut off");
+    const auto& theirs = peer.activity;
+    if (theirs && theirs->running && theirs->number == stalled.number) continue;
+    others += fmt::format("{}{} {}", others.empty() ? "" : "; ", describe(rank),
+                          theirs ? sentence_of(*theirs) : "does not answer: stopped, overloaded or cut off");
   }
   log_warning("{} number {} of {} has waited for {}: {}", stalled.operation, stalled.number, options_.group,
               format_seconds(waited), others.empty() ? "all ranks are in it" : others);

@@ -6,12 +6,13 @@
 // that are missing, and says what they last did.
 //
 // Thread-safe. It owns the connections and the thread. absent() and tell() write to all peers, and wait at
-// most a second for each that does not read; absent() then waits up to half a second for the answers. The
-// rest does not block.
+// most a second for each that does not read; absent() then waits up to half a second for the answers, and
+// wait_gone() as long as it is told. The rest does not block.
 
 #include <atomic>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +43,7 @@ class PeerWatch : public Peers {
 
   bool given_up(int rank) const override;
   bool left(int rank) const override;
+  void wait_gone(int rank, Deadline deadline) override;
   std::vector<int> absent(uint64_t number) override;
 
   /// Breaks the group on the other ranks.
@@ -54,8 +56,9 @@ class PeerWatch : public Peers {
   struct Peer {
     Connection connection;
     std::string received;
-    bool left = false;
-    std::string activity;  // its last answer
+    bool left = false;                 // or dead: nothing more will come
+    bool deaf = false;                 // does not take what we say
+    std::optional<Activity> activity;  // its answer to our last question
   };
   enum class Message : char { kGoodbye = 'g', kFailure = 'f', kQuestion = 'q', kAnswer = 'a' };
 
@@ -63,13 +66,12 @@ class PeerWatch : public Peers {
   void read(int rank, Peer& peer) MUSTER_REQUIRES(mutex_);
   void take(int rank, Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
   void say(Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
-  void break_group(Failure::Kind kind, const std::string& reason);
+  void break_group(Failure::Kind kind, const std::string& reason) MUSTER_REQUIRES(mutex_);
   void look_for_stalls();
   void ask_all();
   void compare(const Activity& ours);
   void report_stall(const Activity& stalled, Deadline::Clock::duration waited);
   std::string describe(int rank) const;
-  std::string describe_activity() const;
 
   const Options options_;
   GroupState& state_;
@@ -78,6 +80,7 @@ class PeerWatch : public Peers {
   int wake_ = -1;
 
   mutable Mutex mutex_;
+  ConditionVariable changed_;  // a peer has answered or is gone, or the group has failed
   std::map<int, Peer> peers_ MUSTER_GUARDED_BY(mutex_);
   // When each rank left, as a count of the clock; 0 while it has not.
   std::vector<std::atomic<Deadline::Clock::rep>> departures_;

@@ -1,0 +1,127 @@
+#include "muster/collective/native/peer_watch.h"
+
+#include <poll.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/collective/native/native_test.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr auto kLong = 20s;
+
+// One of two ranks, whose activity the test sets before it begins to listen.
+struct Watched {
+  Watched(int rank, Connection connection, Activity now) {
+    state.activity = [now] { return now; };
+    std::map<int, Connection> connections;
+    connections.emplace(1 - rank, std::move(connection));
+    watch = std::make_unique<PeerWatch>(PeerWatch::Options{.group = "test",
+                                                           .rank = rank,
+                                                           .ranks = testing::ranks_for_test(2),
+                                                           .stall_warning = 10ms,
+                                                           .on_failure = [] {}},
+                                        std::move(connections), state);
+  }
+
+  bool fails() const {
+    pollfd wait = {.fd = watch->wake_fd(), .events = POLLIN, .revents = 0};
+    return poll(&wait, 1, static_cast<int>(kLong / 1ms)) == 1;
+  }
+
+  GroupState state;
+  std::unique_ptr<PeerWatch> watch;
+};
+
+Activity in(uint64_t number, const std::string& operation, bool running) {
+  return {.number = number, .operation = operation, .running = running, .since = Deadline::Clock::now() - 5s};
+}
+
+TEST(PeerWatch, APeerThatLeavesIsNotAFailure) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  auto other = std::make_unique<Watched>(1, std::move(ends[1]), Activity{});
+  EXPECT_FALSE(self.watch->left(1));
+  other->watch.reset();
+  const auto deadline = Deadline::after(kLong);
+  self.watch->wait_gone(1, deadline);
+  EXPECT_FALSE(deadline.expired());
+  EXPECT_TRUE(self.watch->left(1));
+  EXPECT_FALSE(self.state.failure.raised());
+}
+
+TEST(PeerWatch, APeerWhoseConnectionClosesWithoutAGoodbyeHasDied) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  ends[1] = Connection();
+  ASSERT_TRUE(self.fails());
+  self.watch->wait_gone(1, Deadline::after(kLong));
+  EXPECT_FALSE(self.watch->left(1));
+  EXPECT_THAT(self.state.failure.message(), HasSubstr("rank 1 (host h, pid 101) died"));
+}
+
+TEST(PeerWatch, WaitsForAPeerThatIsThereAsLongAsItIsTold) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  const Watched other(1, std::move(ends[1]), {});
+  const auto deadline = Deadline::after(20ms);
+  self.watch->wait_gone(1, deadline);
+  EXPECT_TRUE(deadline.expired());
+  EXPECT_FALSE(self.watch->left(1));
+}
+
+TEST(PeerWatch, AsksWhoHasComeToACollective) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  const Watched other(1, std::move(ends[1]), in(7, "all_reduce(a|b)", false));
+  EXPECT_THAT(self.watch->absent(7), IsEmpty());
+  EXPECT_THAT(self.watch->absent(8), ElementsAre(1));
+}
+
+TEST(PeerWatch, WhoDoesNotAnswerHasNotCome) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  EXPECT_THAT(self.watch->absent(1), ElementsAre(1));
+}
+
+TEST(PeerWatch, FindsThatRanksStallInDifferentOperations) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), in(4, "barrier", true));
+  const Watched other(1, std::move(ends[1]), in(4, "all_gather(float32 x 2)", true));
+  ASSERT_TRUE(self.fails());
+  EXPECT_THAT(self.state.failure.message(),
+              AllOf(HasSubstr("rank 0 (host h, pid 100)"), HasSubstr("barrier"),
+                    HasSubstr("rank 1 (host h, pid 101)"), HasSubstr("all_gather(float32 x 2)"),
+                    HasSubstr("number 4")));
+}
+
+TEST(PeerWatch, WhatBreaksTheGroupIsToldToThePeers) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  const Watched other(1, std::move(ends[1]), {});
+  self.watch->tell(Failure::Kind::kAborted, "enough");
+  ASSERT_TRUE(other.fails());
+  other.watch->wait_gone(0, Deadline::after(kLong));
+  EXPECT_EQ(other.state.failure.message(), "enough");
+}
+
+TEST(PeerWatch, NonsenseBreaksTheGroup) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  const std::string nonsense(16, '\xff');
+  ends[1].send(nonsense.data(), nonsense.size(), Deadline::after(kLong));
+  ASSERT_TRUE(self.fails());
+  self.watch->wait_gone(1, Deadline::after(kLong));
+  EXPECT_THAT(self.state.failure.message(), HasSubstr("nonsense"));
+}
+
+}  // namespace
+}  // namespace muster
