@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "muster/base/copy.h"
+#include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 
@@ -11,10 +12,6 @@ namespace muster {
 namespace {
 
 constexpr auto kBetweenTries = std::chrono::milliseconds(100);
-
-int cores() {
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
 
 }  // namespace
 
@@ -40,22 +37,22 @@ ParameterClient::~ParameterClient() = default;
 void ParameterClient::connect(size_t server, Deadline deadline) {
   const int index = static_cast<int>(server);
   servers_[server].channel.reset();
-  servers_[server].channel =
-      open_channel({.endpoint = options_.endpoint,
-                    .arena = arena_,
-                    .server = options_.find_server(index, deadline),
-                    .job_id = options_.job_id,
-                    .plan_id = options_.plan_id,
-                    .plan = options_.plan,
-                    .placement = placement_,
-                    .index = index,
-                    .worker = options_.worker,
-                    .incarnation = options_.incarnation,
-                    .sockets = options_.sockets,
-                    .encrypted = options_.encrypted,
-                    .patience = Patience::of(options_.plan.policy.workers + options_.plan.servers, cores()),
-                    .check = options_.check},
-                   deadline);
+  servers_[server].channel = open_channel(
+      {.endpoint = options_.endpoint,
+       .arena = arena_,
+       .server = options_.find_server(index, deadline),
+       .job_id = options_.job_id,
+       .plan_id = options_.plan_id,
+       .plan = options_.plan,
+       .placement = placement_,
+       .index = index,
+       .worker = options_.worker,
+       .incarnation = options_.incarnation,
+       .sockets = options_.sockets,
+       .encrypted = options_.encrypted,
+       .patience = Patience::of(options_.plan.policy.workers + options_.plan.servers, available_cores()),
+       .check = options_.check},
+      deadline);
 }
 
 // After a server did not come back there is no channel to it.
@@ -271,7 +268,9 @@ void ParameterClient::wait_version(int64_t at_least) {
 }
 
 std::shared_ptr<const float> ParameterClient::parameters() const {
-  return servers_.size() == 1 ? servers_.front().channel->parameters() : nullptr;
+  if (servers_.size() > 1) return nullptr;
+  check_reached(0);
+  return servers_.front().channel->parameters();
 }
 
 }  // namespace muster

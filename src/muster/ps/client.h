@@ -81,7 +81,8 @@ class ParameterClient {
   int64_t pull(int64_t at_least, std::span<float* const> variables);
 
   /// Where the parameters are on the only server, when it is on this host; else nullptr. They may be read
-  /// there, when the version is there that is asked for, as long as no update can come.
+  /// there, when the version is there that is asked for, as long as no update can come. Throws PeerLost when
+  /// the server did not come back.
   void wait_version(int64_t at_least);
   std::shared_ptr<const float> parameters() const;
 

@@ -7,6 +7,7 @@
 #include <thread>
 #include <variant>
 
+#include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
@@ -33,10 +34,6 @@ constexpr int kMostThreads = 4;
 constexpr size_t kMostGradients =
     2;  // of a worker that wait for an order: as many as a RemoteWorker has room for
 
-int cores() {
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
-
 }  // namespace
 
 class ParameterServer::Impl {
@@ -45,7 +42,7 @@ class ParameterServer::Impl {
       : options_(std::move(options)),
         placement_(options_.plan.variables, options_.plan.servers, options_.plan.placement),
         slices_(placement_.slices(options_.server)),
-        patience_(Patience::of(options_.plan.policy.workers + options_.plan.servers, cores())),
+        patience_(Patience::of(options_.plan.policy.workers + options_.plan.servers, available_cores())),
         arena_(Arena::create()),
         door_arena_(Arena::create(size_t{1} << 16)),
         view_(placement_, options_.server,
@@ -56,7 +53,7 @@ class ParameterServer::Impl {
                 .rule = parse_rule(options_.plan.rule),
                 .clip_norm = options_.plan.clip_norm,
                 .check_finite = options_.plan.stop_at_nan,
-                .threads = std::min(kMostThreads, cores())},
+                .threads = std::min(kMostThreads, available_cores())},
                view_),
         inbox_(door_) {
     if (is_first()) policy_.emplace(options_.plan.policy);

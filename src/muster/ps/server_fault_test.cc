@@ -365,6 +365,7 @@ TEST(ServerThatIsGone, IsNamedByEveryLaterCall) {
     for (int i = 0; i < 3; ++i) EXPECT_THROW(worker.push(1), PeerLost);
     EXPECT_THROW(worker.pull(), PeerLost);
     EXPECT_THROW(worker.client().leave(), PeerLost);
+    EXPECT_THROW(worker.client().parameters(), PeerLost);
   }
 }
 
