@@ -1,0 +1,139 @@
+#include "muster/ps/store_view.h"
+
+#include <array>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "muster/base/copy.h"
+
+namespace muster {
+namespace {
+
+// The parameters of one server, in several chunks, and one reader's desk. The test plays the server.
+class StoreViewTest : public ::testing::Test {
+ protected:
+  StoreViewTest()
+      : placement_({{.name = "a", .shape = {100'000}}, {.name = "b", .shape = {3}}}, 1,
+                   PlacementKind::kBalanced),
+        memory_(StoreView::bytes(placement_, 0) / sizeof(Page) + 1),
+        view_(placement_, 0, reinterpret_cast<std::byte*>(memory_.data())),
+        values_(placement_.extent(0)) {}
+
+  StoreView::Reader reader() {
+    return {.desk = desk_, .door = door_, .patience = Patience::of(1, 1), .check = [] {}};
+  }
+
+  void copy(const StoreView::Chunk& chunk, const float* data) {
+    copy_bytes(values_.data() + chunk.offset, data, chunk.count * sizeof(float));
+  }
+
+  // One update, as a server makes it: all values become the version.
+  void begin(int64_t version) {
+    view_.announced().exchange(version);
+    view_.begun().exchange(version);
+  }
+  void make(size_t chunk, int64_t version) {
+    const auto& [slice, at, count, offset] = view_.chunks()[chunk];
+    std::fill_n(view_.parameters() + offset, count, static_cast<float>(version));
+    view_.version(chunk).exchange(version);
+    wake(desk_.bell);
+  }
+  void update(int64_t version) {
+    begin(version);
+    for (size_t i = 0; i < view_.chunks().size(); ++i) make(i, version);
+  }
+
+  void expect_whole(float value) {
+    for (const auto& chunk : view_.chunks()) {
+      for (size_t i = 0; i < chunk.count; ++i)
+        ASSERT_EQ(values_[chunk.offset + i], value) << chunk.offset + i;
+    }
+  }
+
+  struct alignas(4096) Page {
+    std::array<std::byte, 4096> bytes{};
+  };
+  const Placement placement_;
+  std::vector<Page> memory_;
+  StoreView view_;
+  std::vector<float> values_;
+  Desk desk_;
+  Door door_;
+};
+
+TEST_F(StoreViewTest, GivesTheVersionThatIsThere) {
+  ASSERT_GT(view_.chunks().size(), 3U);
+  update(1);
+  EXPECT_EQ(view_.read(0, reader(), [&](const auto& chunk, const float* data) { copy(chunk, data); }), 1);
+  expect_whole(1);
+}
+
+TEST_F(StoreViewTest, SaysWhatItReadsWhileItReads) {
+  update(6);
+  view_.read(6, reader(), [&](const auto&, const float*) { EXPECT_EQ(desk_.reading.load(), 6 + 1); });
+  EXPECT_EQ(desk_.reading.load(), 0);
+}
+
+TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsNotGiven) {
+  update(1);
+  size_t copied = 0;
+  const auto found = view_.try_read(1, reader(), [&](const auto& chunk, const float* data) {
+    if (++copied == 2) update(2);  // a server that has lost its patience with this reader
+    copy(chunk, data);
+  });
+  EXPECT_EQ(found, std::nullopt);
+  EXPECT_EQ(desk_.reading.load(), 0);
+}
+
+TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsReadAgainFromTheStart) {
+  update(1);
+  size_t copied = 0;
+  const int64_t version = view_.read(1, reader(), [&](const auto& chunk, const float* data) {
+    if (++copied == 2) update(2);
+    copy(chunk, data);
+  });
+  EXPECT_EQ(version, 2);
+  EXPECT_EQ(copied, 2 * view_.chunks().size());
+  expect_whole(2);
+}
+
+TEST_F(StoreViewTest, FollowsAnUpdateThatIsStillBeingMade) {
+  update(1);
+  begin(2);
+  make(0, 2);
+  std::thread server;
+  auto following = reader();
+  following.before_waiting = [&] {
+    if (server.joinable()) return;
+    server = std::thread([&] {
+      for (size_t i = 1; i < view_.chunks().size(); ++i) make(i, 2);
+    });
+  };
+  EXPECT_EQ(view_.read(1, following, [&](const auto& chunk, const float* data) { copy(chunk, data); }), 2);
+  ASSERT_TRUE(server.joinable());
+  server.join();
+  expect_whole(2);
+}
+
+TEST_F(StoreViewTest, WhoeverComesAfterTheAnnouncementReadsTheNextVersion) {
+  update(1);
+  view_.announced().exchange(2);  // the server waits for readers of version 1
+  int64_t reading = 0;
+  std::thread server;
+  auto waiting = reader();
+  waiting.before_waiting = [&] {
+    if (server.joinable()) return;
+    reading = desk_.reading.load();
+    server = std::thread([&] { update(2); });
+  };
+  EXPECT_EQ(view_.read(1, waiting, [&](const auto& chunk, const float* data) { copy(chunk, data); }), 2);
+  server.join();
+  EXPECT_EQ(reading, 2 + 1);  // which a server that waits for readers of version 1 does not wait for
+  expect_whole(2);
+}
+
+}  // namespace
+}  // namespace muster
