@@ -19,7 +19,8 @@
 // Thread-safe, as long as the order of issue is the same on all ranks. Only split() is several collectives
 // in a row: no other thread may issue one on this communicator meanwhile. A call without _async blocks until
 // its operation is done, at most to its deadline; check() does not, and abort() only while it tells the
-// others.
+// others. A thread that waits in a collective of the native engine may change its own affinity for a moment,
+// to leave a core that it shares with a rank that it waits for.
 //
 // An operation that fails breaks the communicator: pending and later ones throw the same. PeerLost names a
 // rank that died or left, DeadlineExceeded those that did not come in time. Destroying a communicator tells

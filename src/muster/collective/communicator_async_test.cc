@@ -1,9 +1,11 @@
 // Operations in flight, groups of groups, and what travels compressed or encrypted.
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -196,6 +198,20 @@ TEST(Tls, CollectivesRunEncrypted) {
                           });
   EXPECT_THAT(errors, Each(""));
   std::filesystem::remove_all(folder);
+}
+
+TEST(SharedHost, IsOneForAllThreadsThatAskForIt) {
+  const auto errors = RankGroup({.ranks = 2}).run([](Communicator& comm) {
+    std::array<SharedHost*, 4> found{};
+    std::vector<std::thread> threads;
+    for (auto& host : found) threads.emplace_back([&] { host = &comm.host(); });
+    for (auto& thread : threads) thread.join();
+    for (const SharedHost* host : found) {
+      if (host != &comm.host()) throw InvalidArgument("there are two");
+    }
+    comm.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
 }
 
 }  // namespace

@@ -11,6 +11,10 @@
 // One thread of each rank uses it at a time: the one that runs the rank's collective. Waiting spins, yields
 // and then sleeps, and calls back to check for failures and the deadline.
 //
+// Of two ranks that wait for each other on one core while others are free, one moves: it takes that core out
+// of the affinity of its thread, which makes the scheduler move it at once, and puts the core back before it
+// goes on. Whoever changes the affinity of a thread while that is in a collective may find it undone.
+//
 // A card fits one cache line when the data is at most 32 bytes: such an operation costs one line from each
 // peer. Those of a longer card, up to some 500 bytes, are fetched at the same time, and so cost little more.
 
