@@ -237,6 +237,7 @@ void MemoryExecutor::one_step(const Context& context, const Step& step, bool zer
     return group_.staging_of(i) + (t % 2) * buffer_ + block * length_of(t) * size;
   };
   const auto take = [&](size_t t) {
+    if (collective == Collective::kBarrier) return;  // to have met is all
     const size_t length = length_of(t);
     if (collective == Collective::kReduceScatter || collective == Collective::kReduce ||
         collective == Collective::kAllReduce) {
