@@ -17,9 +17,24 @@ const CopyKernels* copy_kernels_of(KernelSet set) {
   return &kPortableCopyKernels;
 }
 
+namespace {
+
+void copy_by_library(void* destination, const void* source, size_t bytes) {
+  if (bytes >= kLargeCopy) return best_kernels(copy_kernels_of).stream(destination, source, bytes);
+  std::memcpy(destination, source, bytes);
+}
+
+CopyKernels choose_copy_kernels() {
+  CopyKernels chosen = best_kernels(copy_kernels_of);
+  if (!CpuFeatures::detect().copies_slowly()) chosen.copy = copy_by_library;
+  return chosen;
+}
+
+}  // namespace
+
 const CopyKernels& copy_kernels() {
-  static const CopyKernels& best = best_kernels(copy_kernels_of);
-  return best;
+  static const CopyKernels chosen = choose_copy_kernels();
+  return chosen;
 }
 
 }  // namespace muster

@@ -26,19 +26,10 @@ std::string safe_onednn_isa(const CpuFeatures& cpu) {
   return cpu.avx512_vnni ? "AVX512_CORE_VNNI" : "AVX512_CORE";
 }
 
-// glibc takes `rep movsb` for copies from about 2 KiB on where the processor says that it is fast (ERMS). AMD
-// says so since Zen 3, family 0x19, where it falls from 31 to 2.8 GB/s when the destination lies 1 to 16
-// bytes behind the source modulo 4,096 (measured with glibc 2.36). Newer versions of glibc leave it alone on
-// all of AMD's processors (bug 30994 of theirs), and so do we on later families.
-bool copies_slowly(const CpuFeatures& cpu) {
-  constexpr int kZen3 = 0x19;
-  return cpu.amd && cpu.erms && cpu.family >= kZen3;
-}
-
 // What GLIBC_TUNABLES should be; "" when it is as it should be.
 std::string glibc_tunables(const CpuFeatures& cpu, const std::string& chosen) {
   constexpr std::string_view kThreshold = "glibc.cpu.x86_rep_movsb_threshold";
-  if (!copies_slowly(cpu)) return "";
+  if (!cpu.copies_slowly()) return "";
   for (const auto& entry : split(chosen, ':')) {
     if (entry.starts_with(fmt::format("{}=", kThreshold))) return "";
   }
