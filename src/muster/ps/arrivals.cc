@@ -8,9 +8,10 @@ namespace {
 
 class Arrivals final : public PhaseRules {
  public:
+  // Also for those who are still to come: the others must not be too far ahead of them.
   Arrivals(PolicyState& state, const PhaseSpan& span) : state_(state), span_(span) {
     for (int worker = 0; worker < state.options.workers; ++worker) {
-      if (state.worker(worker).active()) activated(worker);
+      if (state.worker(worker).active() || state.worker(worker).expected) activated(worker);
     }
   }
 
@@ -30,7 +31,7 @@ class Arrivals final : public PhaseRules {
     apply(worker, push, damped ? push.lr / static_cast<double>(staleness) : push.lr);
   }
 
-  // One that comes begins beside the slowest: it must not hold the others up.
+  // One that comes again begins beside the slowest: it must not hold the others up.
   void activated(int worker) override { clocks_.try_emplace(worker, slowest()); }
   void deactivated(int worker) override { clocks_.erase(worker); }
 
@@ -68,7 +69,7 @@ class Arrivals final : public PhaseRules {
 
   PolicyState& state_;
   const PhaseSpan span_;
-  std::map<int, int64_t> clocks_;  // of active workers: the gradients that they have pushed
+  std::map<int, int64_t> clocks_;  // of active and expected workers: the gradients that they have pushed
 };
 
 }  // namespace

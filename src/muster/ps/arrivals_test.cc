@@ -140,13 +140,32 @@ TEST(Ssp, ForgetsTheClockOfARestingWorker) {
   EXPECT_EQ(script.push(1), "apply 1#2 = 9");
 }
 
-TEST(Ssp, AWorkerThatJoinsGetsTheClockOfTheSlowestLivingOne) {
+TEST(Ssp, NobodyIsFartherAheadOfAWorkerThatIsStillToCome) {
   Script script(ssp(3, 1));
   script.join_all(2);
   script.push(0);
+  EXPECT_EQ(script.push(0), "apply 0#2 = 2") << "two ahead of worker 2";
+  script.push(1);
+  EXPECT_EQ(script.join(2), "2 begins 3");
+  EXPECT_EQ(script.push(2), "apply 2#1 = 4, 0 applied begins 4, 2 applied begins 4");
+}
+
+TEST(Ssp, AWorkerThatDiesBeforeItHasComeIsNotWaitedFor) {
+  Script script(ssp(2, 1));
+  script.join(0);
+  script.push(0);
+  EXPECT_EQ(script.push(0), "apply 0#2 = 2");
+  EXPECT_EQ(script.lose(1), "0 applied begins 2");
+}
+
+TEST(Ssp, AWorkerThatComesAgainGetsTheClockOfTheSlowestLivingOne) {
+  Script script(ssp(3, 1));
+  script.join_all(3);
+  script.lose(2);
+  script.push(0);
   script.push(1);
   script.push(0);  // clocks 2 and 1
-  EXPECT_EQ(script.join(2), "2 begins 3");
+  EXPECT_EQ(script.join(2, 1), "2 begins 3");
   EXPECT_EQ(script.push(0), "apply 0#3 = 4") << "two ahead of worker 1";
   EXPECT_EQ(script.push(1), "apply 1#2 = 5, 1 applied begins 5") << "worker 2 has clock 1: 0 waits for it";
   EXPECT_EQ(script.push(2), "apply 2#1 = 6, 0 applied begins 6, 2 applied begins 6");
