@@ -57,7 +57,10 @@ class CommunicatorGroup : public WorkerGroup {
                                    .describe = [this](int rank) { return describe(rank); }});
   }
 
-  void share_buffers(const FlatModel& model, bool /*evaluation*/) override { buffers_.run(model.buffers()); }
+  void share_buffers(const std::vector<torch::Tensor>& buffers) override { buffers_.run(buffers); }
+  void share_buffers_for_evaluation(const std::vector<torch::Tensor>& buffers) override {
+    buffers_.run(buffers);
+  }
 
   std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
     return muster::add_up(communicator_, mine);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 
@@ -65,6 +66,7 @@ FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
     ParameterInfo info = {.name = name, .dtype = dtype_of(name, tensor), .shape = tensor.sizes().vec()};
     parameters_.push_back({.info = std::move(info), .tensor = tensor});
   }
+  refuse_shared();
   attach_hooks();
 }
 
@@ -72,12 +74,27 @@ FlatModel::~FlatModel() {
   detach_hooks();
 }
 
+// Who trains a parameter has a hook at the node that accumulates its gradient.
+void FlatModel::refuse_shared() const {
+  for (const auto& parameter : parameters_) {
+    const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
+    if (!node) continue;
+    for (const auto& hook : node->post_hooks()) {
+      if (dynamic_cast<const GradientHook*>(hook.get()) == nullptr) continue;
+      raise<InvalidArgument>(
+          "the parameter {} is trained by another Trainer: a parameter has one at a time; destroy that one "
+          "first, or keep the parameter out of this module",
+          parameter.info.name);
+    }
+  }
+}
+
 void FlatModel::attach_hooks() {
   for (size_t i = 0; i < size(); ++i) {
     auto& parameter = parameters_[i];
     parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
     parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>([this, i] {
-      order_.push_back(i);
+      if (order_.size() < size()) order_.push_back(i);
       if (on_gradient_) on_gradient_(i);
     }));
   }
@@ -169,6 +186,7 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
     if (fill) view.copy_(tensor);
     tensor.set_data(view);
   }
+  note_references_after();
 }
 
 void FlatModel::move_back() {
@@ -180,6 +198,21 @@ void FlatModel::clear_gradients() {
   for (auto& parameter : parameters_) {
     parameter.tensor.mutable_grad().reset();
     parameter.converted.reset();
+    parameter.aside.reset();
+  }
+}
+
+void FlatModel::set_gradients_aside() {
+  for (auto& parameter : parameters_) parameter.aside = std::exchange(parameter.tensor.mutable_grad(), {});
+}
+
+void FlatModel::put_gradients_back() {
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = std::exchange(parameter.aside, {});
+}
+
+void FlatModel::note_update() {
+  for (auto& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -203,8 +236,13 @@ size_t FlatModel::references_of(const torch::Tensor& tensor) {
   return tensor.use_count() + static_cast<size_t>(tensor.storage().use_count());
 }
 
-void FlatModel::note_references() {
+void FlatModel::note_references_after() {
   for (auto& parameter : parameters_) parameter.references = references_of(parameter.tensor);
+}
+
+void FlatModel::note_references_before() {
+  for (auto& parameter : parameters_)
+    parameter.references = std::min(parameter.references, references_of(parameter.tensor));
 }
 
 bool FlatModel::held(size_t parameter) const {

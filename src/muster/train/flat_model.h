@@ -25,8 +25,8 @@ namespace muster {
 
 class FlatModel {
  public:
-  /// Throws InvalidArgument for parameters that can't be trained here: on another device, or of a type that
-  /// is no float.
+  /// Throws InvalidArgument for parameters that can't be trained here: on another device, of a type that is
+  /// no float, or of another FlatModel, as long as that lives.
   explicit FlatModel(torch::nn::Module& module);
   ~FlatModel();
   FlatModel(const FlatModel&) = delete;
@@ -64,13 +64,24 @@ class FlatModel {
 
   void clear_gradients();
 
+  /// Takes the gradients off the parameters, and puts them back in the place of any that came meanwhile: what
+  /// other models' backward passes leave here is none of this model's.
+  void set_gradients_aside();
+  void put_gradients_back();
+
+  /// The parameters that have a gradient were updated: from here on autograd refuses, as after an optimizer of
+  /// torch's, to go back through a graph that was made before and needs their values.
+  void note_update();
+
   /// The gradient as the strategies want it: dense, with the parameter's type and strides. nullptr when there
   /// is none. Valid until clear_gradients().
   const void* gradient(size_t parameter);
 
-  /// Notes who refers to the parameters now; then `held` says whether anybody beside these still does, as a
+  /// Note who refers to the parameters after a step, when no graph should, and before one, which counts where
+  /// there are fewer: a graph may be there already. Then `held` says whether anybody beside these does, as a
   /// part of the graph that backward has not reached.
-  void note_references();
+  void note_references_after();
+  void note_references_before();
   bool held(size_t parameter) const;
 
  private:
@@ -80,9 +91,11 @@ class FlatModel {
     std::shared_ptr<torch::autograd::Node> accumulator;
     uintptr_t hook = 0;
     torch::Tensor converted;  // a gradient that had to be changed
+    torch::Tensor aside;      // a gradient of an earlier batch of this step
     size_t references = 0;
   };
 
+  void refuse_shared() const;
   void attach_hooks();
   void detach_hooks();
   static size_t references_of(const torch::Tensor& tensor);

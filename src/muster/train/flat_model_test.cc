@@ -147,7 +147,7 @@ TEST(FlatModel, SeesThatParametersWereAddedOrFrozenOrReplaced) {
 TEST(FlatModel, AParameterIsHeldWhileTheGraphHasItOrItsMemory) {
   Net net;
   FlatModel model(*net);
-  model.note_references();
+  model.note_references_after();
   EXPECT_FALSE(model.held(2));
   auto loss = net->fc2(torch::ones({1, 8}).requires_grad_()).sum();
   EXPECT_TRUE(model.held(2));
@@ -158,6 +158,71 @@ TEST(FlatModel, AParameterIsHeldWhileTheGraphHasItOrItsMemory) {
   EXPECT_TRUE(model.held(2));
   detached.reset();
   EXPECT_FALSE(model.held(2));
+}
+
+TEST(FlatModel, AGraphThatIsThereBeforeAStepHoldsAParameterToo) {
+  Net net;
+  FlatModel model(*net);
+  model.note_references_after();
+  auto loss = net->fc2(torch::ones({1, 8}).requires_grad_()).sum();
+  model.note_references_before();
+  EXPECT_TRUE(model.held(2));
+  loss.backward();
+  EXPECT_FALSE(model.held(2));
+}
+
+TEST(FlatModel, GradientsThatAreSetAsideComeBackInThePlaceOfOthers) {
+  torch::nn::Module module;
+  auto parameter = module.register_parameter("a", torch::ones({2}));
+  auto unused = module.register_parameter("b", torch::ones({2}));
+  FlatModel model(module);
+  (parameter * 3).sum().backward();
+  model.set_gradients_aside();
+  EXPECT_FALSE(parameter.grad().defined());
+  ((parameter + unused) * 5).sum().backward();
+  model.put_gradients_back();
+  EXPECT_TRUE(parameter.grad().eq(3).all().item<bool>());
+  EXPECT_FALSE(unused.grad().defined());
+  model.set_gradients_aside();
+  model.clear_gradients();
+  model.put_gradients_back();
+  EXPECT_FALSE(parameter.grad().defined());
+}
+
+TEST(FlatModel, AutogradRefusesAGraphWhoseParametersWereUpdated) {
+  torch::nn::Module module;
+  auto parameter = module.register_parameter("a", torch::ones({2}));
+  auto unused = module.register_parameter("b", torch::ones({2}));
+  FlatModel model(module);
+  (parameter * 3).sum().backward();
+  const auto square = parameter.square().sum();
+  const auto other = unused.square().sum();
+  model.note_update();
+  EXPECT_THROW(square.backward(), c10::Error);
+  EXPECT_NO_THROW(other.backward());
+}
+
+TEST(FlatModel, AParameterOfAnotherIsRefusedByItsNameAsLongAsThatLives) {
+  Net net;
+  torch::nn::Module other;
+  other.register_module("head", net->fc2.ptr());
+  {
+    const FlatModel model(*net);
+    try {
+      const FlatModel refused(other);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("head.weight is trained by another Trainer"));
+    }
+    net->fc2->weight.set_requires_grad(false);
+    net->fc2->bias.set_requires_grad(false);
+    const FlatModel frozen(other);
+    EXPECT_EQ(frozen.size(), 0U);
+    net->fc2->weight.set_requires_grad(true);
+    net->fc2->bias.set_requires_grad(true);
+  }
+  const FlatModel model(other);
+  EXPECT_EQ(model.size(), 2U);
 }
 
 }  // namespace

@@ -99,20 +99,19 @@ class ServerWorkers : public WorkerGroup {
   }
 
   // Each worker has its own statistics while it trains; evaluations use the chief's.
-  void share_buffers(const FlatModel& model, bool evaluation) override {
-    if (!evaluation) return;
-    const auto buffers = model.buffers();
+  void share_buffers(const std::vector<Tensor>& /*buffers*/) override {}
+  void share_buffers_for_evaluation(const std::vector<Tensor>& buffers) override {
     const std::string mine = job_.is_chief() ? "chief" + bytes_of(buffers) : "";
-    for (const auto& bytes : job_.gather("muster/buffers", mine)) {
+    for (const auto& bytes : job_.gather(fmt::format("muster/buffers/{}", number_), mine)) {
       if (!bytes.empty() && !job_.is_chief()) set_bytes(buffers, bytes.substr(5));
     }
   }
 
   std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
-    return add_packed(job_.gather("muster/sums", pack_sums(mine)));
+    return add_packed(job_.gather(fmt::format("muster/sums/{}", number_), pack_sums(mine)));
   }
 
-  void barrier() override { job_.barrier("muster/trainer", "worker"); }
+  void barrier() override { job_.barrier(fmt::format("muster/trainer/{}", number_), "worker"); }
 
  private:
   static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }

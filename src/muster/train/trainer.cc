@@ -25,6 +25,28 @@ using Clock = Deadline::Clock;
 
 constexpr int64_t kStepsBeforeScaleGrows = 2000;
 
+/// The chief's buffers instead of this worker's own, which come back. Autograd is not told: an open graph
+/// finds them as they were.
+class BorrowedBuffers {
+ public:
+  BorrowedBuffers(WorkerGroup& group, const std::vector<torch::Tensor>& buffers) {
+    for (const auto& buffer : buffers) {
+      buffers_.push_back(buffer.variable_data());
+      own_.push_back(buffer.detach().clone());
+    }
+    group.share_buffers_for_evaluation(buffers_);
+  }
+  ~BorrowedBuffers() {
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(own_[i]);
+  }
+  BorrowedBuffers(const BorrowedBuffers&) = delete;
+  BorrowedBuffers& operator=(const BorrowedBuffers&) = delete;
+
+ private:
+  std::vector<torch::Tensor> buffers_;
+  std::vector<torch::Tensor> own_;
+};
+
 }  // namespace
 
 class Trainer::Impl {
@@ -67,6 +89,8 @@ class Trainer::Impl {
     if (batches_ == 0) {
       call(before_);
       begin_step();
+    } else {
+      model_->put_gradients_back();
     }
     ++batches_;
     samples_ += samples;
@@ -74,7 +98,11 @@ class Trainer::Impl {
     if (last && strategy_) begin_round();
     last_loss_ += compute(loss);
     slow_down(start);
-    if (last) end_step();
+    if (last) {
+      end_step();
+    } else {
+      model_->set_gradients_aside();
+    }
     broken_ = false;
     metrics_.compute += Clock::now() - start - exchanged_;
     return true;
@@ -85,6 +113,7 @@ class Trainer::Impl {
     broken_ = true;
     const TensorMemory::Scope scope(memory_);
     if (batches_ > 0 && !done()) {
+      model_->put_gradients_back();
       if (strategy_) begin_round();
       end_step();
     }
@@ -107,11 +136,12 @@ class Trainer::Impl {
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
     check_usable();
-    share_buffers(/*evaluation=*/true);
     if (strategy_) strategy_->refresh();
     Sums sums;
     {
       const torch::NoGradGuard no_grad;
+      const BorrowedBuffers borrowed(
+          *group_, options_.broadcast_buffers ? model_->buffers() : std::vector<torch::Tensor>{});
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const bool training = module_.is_training();
@@ -186,8 +216,10 @@ class Trainer::Impl {
                        loss_scale_, job_.config().precision);
   }
 
-  void share_buffers(bool evaluation) {
-    if (options_.broadcast_buffers) group_->share_buffers(*model_, evaluation);
+  // After a step, when all workers are here, and no graph of this model should be open: autograd would refuse
+  // to go back through one whose buffers have changed.
+  void share_buffers() {
+    if (options_.broadcast_buffers) group_->share_buffers(model_->buffers());
   }
 
   // As if this worker's machine were slower, for those who want to see what happens then.
@@ -195,18 +227,18 @@ class Trainer::Impl {
     if (slowness_ > 1) std::this_thread::sleep_for((Clock::now() - start) * (slowness_ - 1));
   }
 
+  // Gradients that are there are of other models' backward passes.
   void begin_step() {
-    share_buffers(/*evaluation=*/false);
     if (model_->has_changed()) change_model();
     model_->clear_gradients();
     model_->forget_order();
-    model_->note_references();
+    model_->note_references_before();
     last_loss_ = 0;
   }
 
   // A worker that brings nothing begins its rounds here too, with nothing.
   void begin_round() {
-    delivering_ = true;
+    round_begun_ = true;
     delivered_.assign(model_->size(), false);
     StepStart start = {.lr = learning_rate(), .gradient_scale = loss_scale_ > 0 ? 1 / loss_scale_ : 1};
     if (batches_ > 0) {
@@ -228,11 +260,13 @@ class Trainer::Impl {
       raise<InvalidArgument>(
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
+    delivering_ = round_begun_;  // nothing goes out of the passes that the function ran itself
     if (loss_scale_ > 0) {
       (loss * loss_scale_).backward();
     } else {
       loss.backward();
     }
+    delivering_ = false;
     return loss.item<double>();
   }
 
@@ -268,8 +302,11 @@ class Trainer::Impl {
   // True when all workers have run out of data.
   bool finish_round(double loss) {
     const StepResult result = strategy_->finish(loss);
-    delivering_ = false;
+    round_begun_ = false;
+    model_->note_update();
     model_->clear_gradients();
+    model_->note_references_after();
+    share_buffers();
     batches_ = 0;
     samples_ = 0;
     const int64_t before = std::exchange(steps_, strategy_->global_step().value_or(steps_ + 1));
@@ -392,7 +429,8 @@ class Trainer::Impl {
   int64_t samples_ = 0;
   double last_loss_ = 0;
   std::chrono::duration<double> exchanged_{0};  // waiting and updating, not computing
-  bool delivering_ = false;
+  bool round_begun_ = false;
+  bool delivering_ = false;  // this step's backward pass runs, and the round has begun
   std::vector<bool> delivered_;
 };
 

@@ -15,6 +15,11 @@
 // read them as you like, but change them through change_parameters(). Afterwards they are the module's own
 // again. Gradients are this worker's own during a step, and gone after it.
 //
+// A program may have several Trainers at a time, of models that share no trained parameter. A model's
+// parameters change in its own Trainer's steps only, and only what those compute counts: gradients that another
+// model's backward pass leaves on them are dropped. All workers make their Trainers in the same order, and take
+// their steps in the same order.
+//
 // Not thread-safe: one thread trains. What fails on one worker ends the job on all: an exception from a step
 // is final, and what muster::run makes of it reaches the others as the reason.
 
@@ -40,7 +45,7 @@ struct TrainerOptions {
   Schedule schedule;      ///< factors on the learning rate, by step; empty: 1
   double clip_norm = 0;   ///< the averaged gradient is scaled down to this norm; 0: never
   double loss_scale = 0;  ///< for 16-bit gradients: what the loss is multiplied by at first; 0: not at all
-  bool broadcast_buffers = true;  ///< the chief's buffers (of BatchNorm) go to all workers before each step
+  bool broadcast_buffers = true;  ///< the chief's buffers (of BatchNorm) go to all workers after each step
 };
 
 /// What an evaluation adds up, by name.
@@ -51,7 +56,7 @@ class Trainer {
   using Loss = std::function<torch::Tensor()>;
 
   /// Called by all workers. Throws InvalidArgument, on all workers, when their models differ, naming the
-  /// first difference.
+  /// first difference, and for a parameter that another Trainer trains.
   Trainer(Job& job, torch::nn::Module& module, UpdateRulePtr rule, TrainerOptions options = {});
   template <typename Contained>
   Trainer(Job& job, const torch::nn::ModuleHolder<Contained>& module, UpdateRulePtr rule,
@@ -79,8 +84,9 @@ class Trainer {
   void before_step(std::function<void()> hook);
   void after_step(std::function<void()> hook);
 
-  /// Runs `body` without gradients and with the module in evaluation mode, with the chief's buffers; gives
-  /// what all workers added up, together. Called by all workers, each for its part of the data.
+  /// Runs `body` without gradients and with the module in evaluation mode, with the chief's buffers, after
+  /// which this worker has its own again; gives what all workers added up, together. Called by all workers,
+  /// each for its part of the data.
   Sums evaluate(const std::function<void(Sums& sums)>& body);
 
   /// Runs `body`, which changes parameters in place, once for each copy of them; the others wait. Called by

@@ -44,8 +44,9 @@ class WorkerGroup {
 
   virtual std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) = 0;
 
-  /// The chief's buffers go to all, before a step and before an evaluation.
-  virtual void share_buffers(const FlatModel& model, bool evaluation) = 0;
+  /// Make the buffers the chief's, after a step and during an evaluation.
+  virtual void share_buffers(const std::vector<torch::Tensor>& buffers) = 0;
+  virtual void share_buffers_for_evaluation(const std::vector<torch::Tensor>& buffers) = 0;
 
   virtual std::map<std::string, double> add_up(const std::map<std::string, double>& mine) = 0;
   virtual void barrier() = 0;
