@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -38,10 +39,12 @@ int train(const std::vector<std::string>& arguments) {
   int64_t steps = 0;
   std::string out;
   std::string go;  // a file: until it is there, nobody goes beyond a few steps
+  bool second = false;
   CLI::App app;
   app.add_option("--steps", steps);
   app.add_option("--out", out);
   app.add_option("--go", go);
+  app.add_flag("--second", second, "train another model beside it, from the fifth step on");
   std::vector<char*> argv = {const_cast<char*>("train")};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -53,9 +56,13 @@ int train(const std::vector<std::string>& arguments) {
     torch::manual_seed(100 + job.worker());
     const auto x = torch::randn({16, 20});
     const auto y = torch::randn({16, 5});
+    torch::nn::Linear other(20, 5);
+    std::optional<Trainer> other_trainer;
     for (int taken = 1; trainer.step([&] { return torch::mse_loss(net->forward(x), y); }, 16); ++taken) {
       if (taken == 5) fmt::print("training\n");
       while (taken >= 5 && !go.empty() && !std::filesystem::exists(go)) std::this_thread::sleep_for(20ms);
+      if (taken == 5 && second) other_trainer.emplace(job, other, sgd({.lr = 0.01}));
+      if (other_trainer) other_trainer->step([&] { return torch::mse_loss(other->forward(x), y); }, 16);
     }
     fmt::print("ended at step {}\n", trainer.steps());
     if (out.empty()) return;
@@ -186,6 +193,22 @@ TEST_P(EachMode, AKilledWorkerIsDoneWithoutAndServersEndToo) {
   expect_success(job.servers[1]);
 }
 
+TEST_P(EachMode, AModelThatIsMadeAfterAWorkerDiedDoesNotWaitForIt) {
+  const Job job =
+      start(3, 2, {"--steps", "200", "--go", go_file(), "--second"},
+            {{"MUSTER_STRATEGY", GetParam()}, {"MUSTER_STALENESS", "40"}, {"MUSTER_SYNC_EVERY", "2"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.workers[2], SIGKILL);
+  EXPECT_EQ(cluster_.wait(job.workers[2], soon()).signal, SIGKILL);
+  go();
+  for (const int i : {0, 1}) {
+    const auto result = cluster_.wait(job.workers[static_cast<size_t>(i)], soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("ended at step 200"));
+  }
+  for (const int process : job.servers) expect_success(process);
+}
+
 TEST_P(EachMode, AStoppedWorkerHoldsNobodyUpForLongerThanTheHeartbeat) {
   const Job job = start(2, 1, {"--steps", "100", "--go", go_file()},
                         {{"MUSTER_STRATEGY", GetParam()},
@@ -223,6 +246,19 @@ TEST_F(ServersProcesses, AServerThatDiesEndsTheJobWithAnErrorThatNamesIt) {
   const Job job =
       start(2, 1, {"--steps", "1000000"}, {{"MUSTER_STRATEGY", "ps-async"}, {"MUSTER_SERVER_WAIT", "1s"}});
   for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.servers[0], SIGKILL);
+  for (const int process : job.workers) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, HasSubstr("parameter server 0"));
+  }
+}
+
+TEST_F(ServersProcesses, AServerOfTwoModelsThatDiesEndsTheJobWithAnErrorThatNamesIt) {
+  const Job job = start(2, 1, {"--steps", "1000000", "--second"},
+                        {{"MUSTER_STRATEGY", "ps-sync"}, {"MUSTER_SERVER_WAIT", "1s"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.wait_for_output(job.servers[0], "model 2:", soon());
   cluster_.signal(job.servers[0], SIGKILL);
   for (const int process : job.workers) {
     const auto result = cluster_.wait(process, soon());

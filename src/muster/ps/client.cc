@@ -178,17 +178,26 @@ void ParameterClient::initialise(std::span<const float* const> variables) {
 }
 
 Reply ParameterClient::ask(Request request) {
+  post(request);
+  return wait_reply();
+}
+
+void ParameterClient::post(Request request) {
   Server& first = servers_.front();
   request.pull = 1;
   first.request = request;
   ++first.asked;
-  Reply reply;
   bool posted = false;
   with(0, [&](Channel& channel) {
     if (!posted) channel.post(first.asked, request);
-    posted = true;  // when it breaks from here on, reconnect() has posted it again
-    reply = channel.wait_reply(first.asked);
+    posted = true;
   });
+}
+
+// When the link breaks, reconnect() has posted the request again.
+Reply ParameterClient::wait_reply() {
+  Reply reply;
+  with(0, [&](Channel& channel) { reply = channel.wait_reply(servers_.front().asked); });
   pulled_with_reply_ = reply.kind != Reply::Kind::kTaken;
   return reply;
 }
@@ -221,6 +230,14 @@ void ParameterClient::wait_consumed() {
 
 Reply ParameterClient::rest() {
   return ask({.kind = Request::Kind::kRest});
+}
+
+void ParameterClient::begin_rest() {
+  post({.kind = Request::Kind::kRest});
+}
+
+Reply ParameterClient::end_rest() {
+  return wait_reply();
 }
 
 void ParameterClient::leave() {

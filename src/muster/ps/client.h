@@ -72,8 +72,11 @@ class ParameterClient {
   /// Until nobody reads the gradients of the last push any more.
   void wait_consumed();
 
-  /// This worker has no more data: waits until all have none.
+  /// This worker has no more data: waits until all have none. begin_rest() says so and does not wait; the next
+  /// call must be end_rest(), which does.
   Reply rest();
+  void begin_rest();
+  Reply end_rest();
   void leave();
 
   /// Copies the parameters of one version, not below `at_least`, and gives it. Each server's part is of one
@@ -95,6 +98,8 @@ class ParameterClient {
   void check_reached(size_t server) const;
   int64_t pull_from(size_t server, int64_t at_least, std::span<float* const> variables, bool asked);
   Reply ask(Request request);
+  void post(Request request);
+  Reply wait_reply();
   void ask_all(Request request);
   const float* reachable(size_t variable, const float* data);
 

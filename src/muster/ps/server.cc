@@ -158,6 +158,7 @@ class ParameterServer::Impl {
     }
     for (auto& seat : letters.arrivals) {
       remove(seat->worker);
+      left_.erase(seat->worker);
       seats_.add(std::move(seat));
     }
     for (auto& order : letters.orders) deeds_.emplace_back(std::move(order));
@@ -222,6 +223,7 @@ class ParameterServer::Impl {
         return reply(seat, {.kind = Reply::Kind::kTaken});
       case Request::Kind::kLeave:
         reply(seat, {.kind = Reply::Kind::kTaken});
+        left_.insert(seat.worker);
         if (policy_ && joined_.erase(seat.worker) > 0) decide(policy_->leave(seat.worker));
         return;
       default:
@@ -381,11 +383,19 @@ class ParameterServer::Impl {
     const MutexLock lock(mutex_);
     progress_.step = step_;
     progress_.version = version_;
+    progress_.over = is_over();
     if (const auto now = Clock::now(); policy_ && (joined_.size() != reported_ || now > next_report_)) {
       progress_.report = policy_->report();
       reported_ = joined_.size();
       next_report_ = now + kReports;
     }
+  }
+
+  // A worker that died is not done: it may be started again. The first server, to which workers say it last,
+  // may have orders for the others until it ends.
+  bool is_over() const {
+    return left_.size() == static_cast<size_t>(options_.plan.policy.workers) &&
+           (is_first() || !has_leader_.load());
   }
 
   // ---- The other servers.
@@ -405,11 +415,13 @@ class ParameterServer::Impl {
     for (;;) {
       Connection first = options_.endpoint->accept(orders_purpose(options_.job_id, options_.plan_id),
                                                    Deadline::never(), [this] { check(); });
+      has_leader_ = true;
       try {
         for (;;) inbox_.put(receive_order(first, [this] { check(); }));
       } catch (const PeerLost&) {
         log_debug("the first server is gone");
       }
+      has_leader_ = false;
     }
   }
 
@@ -425,11 +437,13 @@ class ParameterServer::Impl {
   Inbox inbox_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> initialised_{false};
+  std::atomic<bool> has_leader_{true};  // a follower: the first server may have orders for it
 
   // Of the thread that works.
   std::optional<UpdatePolicy> policy_;  // of the first server
   Seats seats_;
   std::set<int> joined_;
+  std::set<int> left_;  // who has taken its leave, and not come again
   std::vector<int> waiting_to_join_;
   std::deque<Deed> deeds_;
   std::vector<Connection> followers_;

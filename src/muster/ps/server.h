@@ -6,6 +6,8 @@
 //   ParameterServer server({.endpoint = endpoint, .job_id = "j", .plan_id = "1", .plan = plan, .server = 0});
 //   ... workers come and go ...
 //
+// It serves one model; a task has one for each model, which share nothing but the endpoint.
+//
 // One thread does all the work on the store, in the order in which it comes: nothing else touches it. Others
 // receive: workers of this host by shared memory (desk.h), those of other hosts by a RemoteWorker each.
 //
@@ -54,6 +56,7 @@ class ParameterServer {
   struct Progress {
     int64_t step = 0;
     int64_t version = 0;
+    bool over = false;    ///< all workers have taken their leave: nobody needs it any more
     std::string failure;  ///< why it does nothing any more
     std::string report;   ///< of the first server: what became of each worker's gradients
   };

@@ -29,6 +29,36 @@ TEST_P(Servers, APushIsAppliedAndAPullGivesTheResult) {
   worker.client().leave();
 }
 
+TEST_P(Servers, AreOverWhenAllWorkersHaveLeftAndNotWhenOneIsLost) {
+  ServerGroup servers(GetParam(), plan_of(GetParam(), {.workers = 2}, plain_sgd()));
+  const auto await_over = [&](int server) {
+    const auto deadline = Deadline::after(20s);
+    while (!servers[server].progress().over && !deadline.expired()) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(servers[server].progress().over) << "server " << server;
+  };
+  Worker first(servers.client_options(0));
+  first.initialise(0);
+  first.join();
+  {
+    Worker lost(servers.client_options(1));
+    lost.join();
+    servers[0].lose(1, 0);
+  }
+  first.push(1);
+  first.client().leave();
+  Worker again(servers.client_options(1, 1));
+  again.join();
+  again.push(1);
+  for (int i = 0; i < GetParam().servers; ++i) EXPECT_FALSE(servers[i].progress().over) << "server " << i;
+  again.client().leave();
+  await_over(0);
+  for (int i = 1; i < GetParam().servers; ++i) {
+    EXPECT_FALSE(servers[i].progress().over) << "the first server may still have orders for " << i;
+  }
+  servers.slot(0).reset();
+  for (int i = 1; i < GetParam().servers; ++i) await_over(i);
+}
+
 TEST_P(Servers, AsynchronousWorkersLoseNoUpdateAndSeeWholeVersions) {
   constexpr int kWorkers = 3;
   constexpr int kPushes = 40;

@@ -37,6 +37,8 @@
 
 namespace muster {
 
+class Strategy;
+
 class Job {
  public:
   /// Throws InvalidArgument (nobody knows who we are), Refused, DeadlineExceeded (a task did not come within
@@ -92,8 +94,14 @@ class Job {
   /// Embedding tables on the parameter servers. Throws InvalidArgument where there are none.
   TableClient& tables();
 
-  /// Numbers the models that are trained with parameter servers, from 1, equally on all workers.
+  /// Number the models that are trained with parameter servers, and their plans as the servers get them, from
+  /// 1, equally on all workers. A model that can't be trained has no plan.
   int next_model() { return ++models_; }
+  int next_plan() { return ++plans_; }
+
+  /// The models that this worker trains now, each by a strategy, in the order in which they began. Whoever
+  /// trains one adds it, and takes it out before it is destroyed.
+  std::vector<Strategy*>& strategies() { return strategies_; }
 
   /// Called, from another thread, for each task that is lost while the job goes on.
   void on_lost(std::function<void(const TaskInfo& task)> callback);
@@ -131,6 +139,8 @@ class Job {
   std::function<void(const TaskInfo&)> on_lost_ MUSTER_GUARDED_BY(mutex_);
   std::shared_ptr<Endpoint> endpoint_;
   int models_ = 0;
+  int plans_ = 0;
+  std::vector<Strategy*> strategies_;  // not owned
   std::unique_ptr<TableClient> tables_;
   std::unique_ptr<Communicator> communicator_ MUSTER_GUARDED_BY(mutex_);
   std::unique_ptr<Member> member_;             // empty when alone; its thread uses what stands above

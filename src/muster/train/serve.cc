@@ -1,7 +1,9 @@
 #include "muster/train/serve.h"
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -24,9 +26,7 @@ class Serving {
   explicit Serving(Job& job) : job_(job), tables_(job.endpoint(), job.id()) {
     job_.announce_server();
     job_.on_lost([this](const TaskInfo& task) {
-      if (task.task.job != "worker") return;
-      const MutexLock lock(mutex_);
-      if (server_) server_->lose(task.task.task.value_or(0), task.incarnation);
+      if (task.task.job == "worker") lose({task.task.task.value_or(0), task.incarnation});
     });
   }
 
@@ -53,14 +53,23 @@ class Serving {
       job_.abort(failure.what());  // which ends the other thread as well
     }
     waiting.join();
-    say_end();
+    end_models([](int, const ParameterServer&) { return true; });
     if (error) std::rethrow_exception(error);
   }
 
  private:
+  using Models = std::map<int, std::unique_ptr<ParameterServer>>;
+  struct Loss {
+    int worker = 0;
+    int incarnation = 0;
+  };
+
   std::optional<ServerPlan> wait_for_plan(int n, const std::atomic<bool>& finished) {
     while (!finished) {
       end_job_if_failed();
+      end_models([this](int number, const ParameterServer& model) {
+        return number < served_ && model.progress().over;
+      });
       try {
         return ServerPlan::parse(job_.get(plan_key(n), kLook));
       } catch (const DeadlineExceeded&) {
@@ -73,13 +82,9 @@ class Serving {
   }
 
   void serve(int n, const ServerPlan& plan) {
-    say_end();
+    served_ = n;
     const int index = job_.worker();
-    if (index == 0)
-      for (const auto& line :
-           split(Placement(plan.variables, plan.servers, plan.placement).to_string(), '\n')) {
-        if (!line.empty()) log_info("{}", line);
-      }
+    if (index == 0) say(n, Placement(plan.variables, plan.servers, plan.placement).to_string());
     auto made = std::make_unique<ParameterServer>(ParameterServer::Options{
         .endpoint = job_.endpoint(),
         .job_id = job_.id(),
@@ -88,35 +93,57 @@ class Serving {
         .server = index,
         .encrypted = job_.encrypted(),
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); }});
-    std::unique_ptr<ParameterServer> before;
     const MutexLock lock(mutex_);
-    before = std::exchange(server_, std::move(made));
+    for (const auto& loss : losses_) made->lose(loss.worker, loss.incarnation);
+    models_[n] = std::move(made);
+  }
+
+  void lose(const Loss& loss) {
+    const MutexLock lock(mutex_);
+    losses_.push_back(loss);
+    for (const auto& [n, model] : models_) model->lose(loss.worker, loss.incarnation);
   }
 
   void end_job_if_failed() {
     std::string failure;
     {
       const MutexLock lock(mutex_);
-      if (server_) failure = server_->progress().failure;
+      for (const auto& [n, model] : models_) {
+        if (failure.empty()) failure = model->progress().failure;
+      }
     }
     if (!failure.empty()) job_.abort(failure);
   }
 
-  void say_end() {
+  template <typename Which>
+  void end_models(const Which& which) {
+    Models ended;  // let go of without the lock: their threads are waited for
     const MutexLock lock(mutex_);
-    if (!server_) return;
-    const auto progress = server_->progress();
-    if (progress.report.empty()) return;
-    log_info("trained to step {}", progress.step);
-    for (const auto& line : split(progress.report, '\n')) {
-      if (!line.empty()) log_info("{}", line);
+    for (auto model = models_.begin(); model != models_.end();) {
+      const auto next = std::next(model);
+      if (which(model->first, *model->second)) {
+        const auto progress = model->second->progress();
+        if (!progress.report.empty())
+          say(model->first, fmt::format("trained to step {}\n{}", progress.step, progress.report));
+        ended.insert(models_.extract(model));
+      }
+      model = next;
+    }
+  }
+
+  // A program with one model need not know that it has a number.
+  void say(int n, const std::string& text) const {
+    for (const auto& line : split(text, '\n')) {
+      if (!line.empty()) log_info("{}{}", served_ > 1 ? fmt::format("model {}: ", n) : "", line);
     }
   }
 
   Job& job_;
   TableService tables_;
+  int served_ = 0;  // models so far; of the thread that runs
   Mutex mutex_;
-  std::unique_ptr<ParameterServer> server_ MUSTER_GUARDED_BY(mutex_);
+  Models models_ MUSTER_GUARDED_BY(mutex_);  // by the number of their plans
+  std::vector<Loss> losses_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace

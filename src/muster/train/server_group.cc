@@ -75,11 +75,12 @@ class ServerWorkers : public WorkerGroup {
   std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {
     const Config& config = job_.config();
     const ServerPlan plan = plan_of(model, options);
-    from_chief_at(plan_key(number_), [&] { return plan.to_text(); });
+    const int published = job_.next_plan();
+    from_chief_at(plan_key(published), [&] { return plan.to_text(); });
     client_ = std::make_unique<ParameterClient>(ParameterClient::Options{
         .endpoint = job_.endpoint(),
         .job_id = job_.id(),
-        .plan_id = std::to_string(number_),
+        .plan_id = std::to_string(published),
         .plan = plan,
         .worker = job_.worker(),
         .incarnation = config.restart_count,

@@ -127,6 +127,19 @@ void ServerStrategy::refresh() {
   with_servers([this] { version_ = options_.client.pull(reply_.version, places_); });
 }
 
+void ServerStrategy::begin_rest() {
+  if (done()) return;
+  with_servers([this] { options_.client.begin_rest(); });
+  resting_ = true;
+}
+
+// Local steps that were not sent yet are kept: they go on from where they are.
+void ServerStrategy::end_rest() {
+  if (!std::exchange(resting_, false)) return;
+  ask([this] { return options_.client.end_rest(); });
+  if (local_steps_ == 0) pull();
+}
+
 void ServerStrategy::begin(const StepStart& start) {
   if (start.changed)
     throw InvalidArgument("with parameter servers, which parameters are trained must not change");

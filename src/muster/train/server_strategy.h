@@ -44,6 +44,8 @@ class ServerStrategy : public Strategy {
   void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
   void adopt_parameters() override {}
   void refresh() override;
+  void begin_rest() override;
+  void end_rest() override;
   std::optional<int64_t> global_step() const override { return step(); }
   bool done() const override { return reply_.kind == Reply::Kind::kDone; }
 
@@ -76,6 +78,7 @@ class ServerStrategy : public Strategy {
   Reply reply_;                 // the last
   int64_t version_ = 0;         // of the parameters
   StepStart start_;
+  bool resting_ = false;    // between begin_rest() and end_rest()
   std::string not_finite_;  // the parameter whose gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 

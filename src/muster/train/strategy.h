@@ -77,6 +77,11 @@ class Strategy {
   /// Makes parameters() the newest there are, where they live elsewhere.
   virtual void refresh() {}
 
+  /// Around a time, between steps, in which this worker waits in another model's join() and brings nothing
+  /// here: so that the other workers do not wait for it. end_rest() waits until all workers have begun.
+  virtual void begin_rest() {}
+  virtual void end_rest() {}
+
   virtual void begin(const StepStart& start) = 0;
 
   /// The gradient of a parameter, dense and of its type, or nullptr. Its memory must stay as it is until

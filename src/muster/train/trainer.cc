@@ -76,7 +76,9 @@ class Trainer::Impl {
   }
 
   ~Impl() {
-    if (strategy_) model_->move_back();
+    if (!strategy_) return;
+    std::erase(job_.strategies(), strategy_.get());
+    model_->move_back();
   }
 
   bool step(const Loss& loss, int64_t samples) {
@@ -108,9 +110,14 @@ class Trainer::Impl {
     return true;
   }
 
+  // While this waits for the other workers, they must not wait for this one's steps of other models.
   void join() {
     check_usable();
     broken_ = true;
+    std::vector<Strategy*> others;
+    if (!done()) others = job_.strategies();
+    std::erase(others, strategy_.get());
+    for (Strategy* other : others) other->begin_rest();
     const TensorMemory::Scope scope(memory_);
     if (batches_ > 0 && !done()) {
       model_->put_gradients_back();
@@ -123,6 +130,7 @@ class Trainer::Impl {
       begin_round();
       if (finish_round(0)) break;
     }
+    for (Strategy* other : others) other->end_rest();
     broken_ = false;
   }
 
@@ -352,6 +360,7 @@ class Trainer::Impl {
     give_state(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
+    job_.strategies().push_back(strategy_.get());
     steps_ = strategy_->global_step().value_or(steps_);
     if (job_.is_chief()) log_info("{}", strategy_->explain());
     return true;
@@ -366,6 +375,7 @@ class Trainer::Impl {
       strategy_->finish(0);
       take_state(*strategy_);
       model_->move_back();
+      std::erase(job_.strategies(), strategy_.get());
       before = std::move(strategy_);
     }
     take_model();

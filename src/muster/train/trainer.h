@@ -72,7 +72,8 @@ class Trainer {
   bool step(const Loss& loss, int64_t samples = 0);
 
   /// This worker has no more data: takes part in the others' steps, bringing nothing, until all have called
-  /// join(). Then everyone may go on, with another epoch.
+  /// join(). Then everyone may go on, with another epoch. Meanwhile this worker's other Trainers take no steps:
+  /// with parameter servers the other workers' do not wait for it, by all-reduce they do, in vain.
   void join();
 
   bool done() const;             ///< max_steps have been taken
