@@ -1,0 +1,71 @@
+// The example with two models as users run it: in every strategy, with two and three workers.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using testing::ProcessCluster;
+
+std::string beside_us(const std::string& program) {
+  const std::string self = testing::self_path();
+  return self.substr(0, self.rfind('/') + 1) + program;
+}
+
+ProcessCluster::Result run(const std::vector<std::string>& command) {
+  ProcessCluster cluster;
+  const int process = cluster.start(
+      {.command = command,
+       .environment = {{"OMP_NUM_THREADS", "1"}, {"MUSTER_STALENESS", "3"}, {"MUSTER_SYNC_EVERY", "4"}}});
+  return cluster.wait(process, Deadline::after(150s));
+}
+
+struct Case {
+  std::string strategy;
+  int workers = 2;
+};
+
+class Gan : public ::testing::TestWithParam<Case> {};
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* strategy : {"allreduce", "ps-sync", "ps-async", "ps-ssp", "ps-local"}) {
+    for (const int workers : {2, 3}) cases.push_back({strategy, workers});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Gan, ::testing::ValuesIn(all_cases()), [](const auto& instance) {
+  std::string name = fmt::format("{}With{}Workers", instance.param.strategy, instance.param.workers);
+  std::erase(name, '-');
+  return name;
+});
+
+TEST_P(Gan, TrainsBothModelsAndEveryTaskEnds) {
+  const auto result =
+      run({beside_us("muster"), "run", "--workers", std::to_string(GetParam().workers), "--strategy",
+           GetParam().strategy, "--", beside_us("gan"), "--steps", "60", "--batch", "32"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("of the generator's points are in a cloud"));
+  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("is gone")));
+}
+
+TEST(GanAlone, FindsMostOfTheClouds) {
+  const auto result = run({beside_us("gan")});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ::testing::ContainsRegex("in [5-8] of 8 clouds"));
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  return muster::testing::run_tests(argc, argv, {});
+}
