@@ -32,6 +32,7 @@ class Bench : public Kind {
   std::vector<int64_t> sizes_for(int ranks) const;
   void check_memory(size_t variants, int ranks, int64_t bytes) const;
   Turn take_turn(RunningSubject& subject, int64_t bytes, std::optional<double> fastest_us) const;
+  Turn ask(RunningSubject& subject, const char* verb, int64_t bytes, std::optional<double> fastest_us) const;
   void report(const Point& point, const std::vector<SubjectCommand>& subjects, Output& output);
 
   Settings settings_;

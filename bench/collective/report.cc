@@ -1,6 +1,7 @@
 #include "bench/collective/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,13 @@
 
 namespace muster::bench::collective {
 namespace {
+
+// How much a time may differ from that of collectives in a row before both are shown.
+constexpr double kWorthALine = 0.1;
+
+// The columns after a time.
+constexpr size_t kBandwidthsWidth = 20;
+constexpr size_t kRatioWidth = 7;
 
 std::string format_bandwidth(double bytes, double microseconds) {
   return fmt::format("{:.2f}", bytes / microseconds / 1e3);
@@ -47,16 +55,17 @@ const Result* best_of(const Point& point, std::string_view subject) {
 }
 
 std::string to_json(const std::string& collective, const Point& point, const Result& result) {
-  return nlohmann::ordered_json{{"bench", collective},
-                                {"subject", result.of.subject},
-                                {"variant", result.of.variant},
-                                {"ranks", point.ranks},
-                                {"bytes", point.bytes},
-                                {"median_us", rounded(result.median_us)},
-                                {"p10_us", rounded(result.p10_us)},
-                                {"p90_us", rounded(result.p90_us)},
-                                {"verified", result.verified}}
-      .dump();
+  nlohmann::ordered_json json = {{"bench", collective},
+                                 {"subject", result.of.subject},
+                                 {"variant", result.of.variant},
+                                 {"ranks", point.ranks},
+                                 {"bytes", point.bytes},
+                                 {"median_us", rounded(result.median_us)},
+                                 {"p10_us", rounded(result.p10_us)},
+                                 {"p90_us", rounded(result.p90_us)},
+                                 {"verified", result.verified}};
+  if (result.repeated_us) json["repeated_us"] = rounded(*result.repeated_us);
+  return json.dump();
 }
 
 Table::Table(std::string collective, const std::vector<Variant>& variants)
@@ -109,7 +118,26 @@ std::string Table::row(const Point& point) const {
                           best != nullptr ? format_bandwidth(bus, best->median_us) : "-");
     }
   }
-  return text + '\n';
+  return text + '\n' + repeated(point);
+}
+
+// Under each best variant, so without its letter.
+std::string Table::repeated(const Point& point) const {
+  std::string text = fmt::format("{:>14}", "repeated");
+  bool any = false;
+  for (const auto& subject : subjects_) {
+    const Result* best = best_of(point, subject.name);
+    std::string time;
+    if (best != nullptr && best->repeated_us &&
+        std::abs(*best->repeated_us - best->median_us) > kWorthALine * best->median_us) {
+      time = format_microseconds(*best->repeated_us) + (subject.variants.size() > 1 ? "  " : "");
+      any = true;
+    }
+    text += fmt::format("  {:>12}", time);
+    text += std::string(&subject == &subjects_.front() ? kBandwidthsWidth : kRatioWidth, ' ');
+  }
+  if (!any) return "";
+  return text.substr(0, text.find_last_not_of(' ') + 1) + '\n';
 }
 
 // The letter stands after the digits, so that the numbers of a column stay in line.

@@ -32,7 +32,7 @@ struct Point {
 const Result* best_of(const Point& point, std::string_view subject);
 
 /// {"bench":"allreduce","subject":"openmpi","variant":"vader
-/// cma","ranks":2,"bytes":8,"median_us":...,"p10_us":..., "p90_us":...,"verified":true}
+/// cma","ranks":2,"bytes":8,"median_us":...,"p10_us":..., "p90_us":...,"verified":true,"repeated_us":...}
 std::string to_json(const std::string& collective, const Point& point, const Result& result);
 
 /// The table, a line for each point. Each subject is shown with its best variant, by a letter where it has
@@ -44,6 +44,8 @@ class Table {
 
   /// What the letters mean, and the names of the columns.
   std::string head() const;
+  /// Also a line "repeated", where the time of collectives in a row on data that nobody rewrote differs by
+  /// more than 10 %.
   std::string row(const Point& point) const;
 
  private:
@@ -52,6 +54,7 @@ class Table {
     std::vector<std::string> variants;
   };
 
+  std::string repeated(const Point& point) const;
   std::string cell(const Subject& subject, const Point& point) const;
 
   const std::string collective_;

@@ -75,6 +75,18 @@ TEST(CollectiveTable, HasALineForEachPointInLineWithItsHead) {
             "       -      -\n");
 }
 
+TEST(CollectiveTable, ShowsTheTimeOfRepetitionsWhereItIsAnother) {
+  Point point = kPoint;
+  point.results[0].repeated_us = 60;
+  point.results[2].repeated_us = 1;    // not the best of its subject
+  point.results[3].repeated_us = 240;  // of 250
+  const Table table("allreduce", variants_of(kPoint));
+  EXPECT_EQ(table.row(point), table.row(kPoint) + "      repeated        60.0\n");
+  point.results[3].repeated_us = 220;
+  EXPECT_EQ(table.row(point),
+            table.row(kPoint) + "      repeated        60.0                             220.0\n");
+}
+
 TEST(CollectiveTable, WithoutTheFirstSubjectThereIsNothingToCompareWith) {
   Point point = kPoint;
   std::erase_if(point.results, [](const Result& each) { return each.of.subject == "muster"; });
@@ -93,6 +105,9 @@ TEST(CollectiveJson, HasExactlyTheAgreedFields) {
   EXPECT_EQ(to_json("allreduce", kPoint, kPoint.results[3]),
             R"({"bench":"allreduce","subject":"openmpi","variant":"copy","ranks":2,"bytes":1048576,)"
             R"("median_us":250.0,"p10_us":125.0,"p90_us":500.0,"verified":true})");
+  auto repeated = kPoint.results[3];
+  repeated.repeated_us = 12.3456;
+  EXPECT_THAT(to_json("allreduce", kPoint, repeated), HasSubstr(R"("verified":true,"repeated_us":12.346})"));
   const auto wrong = nlohmann::json::parse(to_json("allreduce", kPoint, kPoint.results[4]));
   EXPECT_EQ(wrong.at("verified"), false);
 }

@@ -107,18 +107,20 @@ TEST_F(RunningSubjectTest, AnswersComeInTheOrderOfRanks) {
 }
 
 TEST_F(RunningSubjectTest, VariablesAreTakenOutAndAdded) {
-  const char* script = R"(exec 3<"$1/$2.in" 4>"$1/$2.out"; echo "ready $$" >&4
-                          while read -r command <&3 && [ "$command" != quit ]; do echo "${PATH_OF_FAKE:-none} $HOME" >&4; done)";
-  SubjectCommand command = {.of = {"fake", "shell"},
-                            .processes = {{"/bin/sh", "-c", script, "rank", "DIR", "0"}},
-                            .variables = {{"HOME", "other"}},
-                            .without = {"PATH_OF_FAKE"}};
+  const char* script = R"(
+    exec 3<"$1/0.in" 4>"$1/0.out"
+    echo "ready $$" >&4
+    while read -r command <&3 && [ "$command" != quit ]; do echo "${GONE:-nothing} $WHAT $KEPT" >&4; done)";
+  const SubjectCommand command = {.of = {"fake", "shell"},
+                                  .processes = {{"/bin/sh", "-c", script, "rank", "DIR"}},
+                                  .variables = {{"WHAT", "other"}},
+                                  .without = {"GONE", "WHAT"}};
   auto environment = Environment::of_process();
-  environment.set("PATH_OF_FAKE", "inherited");
+  for (const char* name : {"GONE", "WHAT", "KEPT"}) environment.set(name, "inherited");
   RunningSubject subject(command, {.folder = folder, .environment = environment, .timeout = 20s}, warden,
                          signals);
   subject.await_ready();
-  EXPECT_THAT(subject.ask("what"), ElementsAre("none other"));
+  EXPECT_THAT(subject.ask("what"), ElementsAre("nothing other inherited"));
 }
 
 TEST_F(RunningSubjectTest, NothingIsLeftRunning) {

@@ -5,15 +5,21 @@
 // answers the driver (conversation.h):
 //
 //   driver  run <collective> <bytes> <warmup> <samples> <batch>
+//       or  repeat <the same>
 //   rank    ok <1 if all results were right, else 0> <microseconds of sample 1> <of sample 2> ...
-//        or skip <why the subject does not offer this>
+//       or  skip <why the subject does not offer this>
 //
-// A sample is the time of `batch` collectives divided by `batch`, as this rank saw it.
+// A sample of `run` is the mean of `batch` collectives, as this rank saw them. Before each, every rank
+// rewrites its whole input, as backward passes do before gradients are reduced, and there is a barrier of the
+// subject's own; neither is timed, and what reading the clock takes is subtracted. A rank that leaves the
+// barrier before the others waits for them inside the collective: that counts.
 //
-// Data is float32. Before and after the samples the buffers are filled with whole numbers that differ from
-// rank to rank and from element to element, small enough that every sum is exact in any order, and every
-// element of the result is compared. The samples themselves run on zeros, which stay zeros. Between the
-// filling of buffers and the next run() there is a barrier.
+// A sample of `repeat` is the time of `batch` collectives in a row divided by `batch`, on zeros that nobody
+// has written since. In shared memory each rank's part then stays in its own cache, and is never fetched from
+// another's: no program that computes has it so good. A barrier has nothing to rewrite: `run` is `repeat`.
+//
+// Data is float32: whole numbers that differ from rank to rank and from element to element, small enough that
+// every sum is exact in any order. Before and after the samples every element of a result is compared.
 //
 // Needs nothing but the standard library: programs on any MPI can use it. One thread.
 

@@ -17,9 +17,10 @@ namespace {
 class Floor : public PsWorker {
  public:
   explicit Floor(size_t count) : gradients_(count), parameters_(count), pulled_(count) {
-    write_gradients(gradients_, 0);
     write_start(parameters_);
   }
+
+  std::span<float> gradients() override { return gradients_; }
 
   void step() override {
     const float* __restrict gradient = gradients_.data();

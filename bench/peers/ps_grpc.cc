@@ -162,7 +162,6 @@ class GrpcWorker : public PsWorker {
  public:
   GrpcWorker(const PsTask& task, bool tcp)
       : task_(task), gradients_(task.count()), parameters_(task.count()) {
-    write_gradients(gradients_, task.rank);
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     for (int i = 0; i < task.servers; ++i) {
@@ -174,6 +173,8 @@ class GrpcWorker : public PsWorker {
             "connecting");
     }
   }
+
+  std::span<float> gradients() override { return gradients_; }
 
   // Pushes other numbers than before, once: each server has them, or what another worker has pushed since.
   bool verify(int64_t) override {

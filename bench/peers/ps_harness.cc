@@ -1,6 +1,9 @@
 #include "bench/peers/ps_harness.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
 #include <sstream>
 #include <stdexcept>
 
@@ -21,16 +24,9 @@ float gradient_of(size_t index, int worker) {
   return static_cast<float>((index + static_cast<size_t>(worker)) % kGradientPeriod);
 }
 
-double time_step(PsWorker& worker, int batch) {
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < batch; ++i) worker.step();
-  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
-  return elapsed.count() / batch;
-}
-
 class Conversation {
  public:
-  explicit Conversation(PsWorker& worker) : worker_(worker) {}
+  Conversation(PsWorker& worker, const PsTask& task) : worker_(worker), task_(task) {}
 
   std::string answer(const std::string& command) {
     if (command == "verify") return worker_.verify(steps_) ? "ok 1" : "ok 0";
@@ -41,16 +37,29 @@ class Conversation {
     int batch = 0;
     words >> verb >> warmup >> samples >> batch;
     if (!words || verb != "run" || batch < 1) throw std::invalid_argument("not a command: " + command);
-    for (int i = 0; i < warmup; ++i) worker_.step();
+    take_steps(warmup);
     std::ostringstream text;
     text << "ok";
-    for (int i = 0; i < samples; ++i) text << ' ' << time_step(worker_, batch);
+    for (int i = 0; i < samples; ++i) text << ' ' << take_steps(batch) / batch;
     steps_ += warmup + int64_t{samples} * batch;
     return text.str();
   }
 
  private:
+  /// Microseconds of the steps alone.
+  double take_steps(int count) {
+    std::chrono::duration<double, std::micro> elapsed{};
+    for (int i = 0; i < count; ++i) {
+      write_gradients(worker_.gradients(), task_.rank);
+      const auto start = std::chrono::steady_clock::now();
+      worker_.step();
+      elapsed += std::chrono::steady_clock::now() - start;
+    }
+    return elapsed.count();
+  }
+
   PsWorker& worker_;
+  const PsTask& task_;
   int64_t steps_ = 0;
 };
 
@@ -77,8 +86,14 @@ void write_start(std::span<float> parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) parameters[i] = start_of(i);
 }
 
+// Copies of some periods, which stay in the first-level cache, by ordinary stores: as a kernel writes them.
 void write_gradients(std::span<float> gradients, int worker) {
-  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = gradient_of(i, worker);
+  std::array<float, kGradientPeriod * 256> periods{};
+  for (size_t i = 0; i < periods.size(); ++i) periods[i] = gradient_of(i, worker);
+  for (size_t begin = 0; begin < gradients.size(); begin += periods.size()) {
+    const size_t count = std::min(periods.size(), gradients.size() - begin);
+    std::memcpy(gradients.data() + begin, periods.data(), count * sizeof(float));
+  }
 }
 
 bool are_updated(std::span<const float> parameters, int workers, int64_t steps) {
@@ -91,7 +106,7 @@ bool are_updated(std::span<const float> parameters, int workers, int64_t steps) 
 }
 
 void serve_worker(PsWorker& worker, const PsTask& task) {
-  Conversation conversation(worker);
+  Conversation conversation(worker, task);
   converse(task.directory, task.rank,
            [&](const std::string& command) { return conversation.answer(command); });
 }

@@ -9,8 +9,8 @@
 //   driver  verify
 //   worker  ok <1 if all parameters were right, else 0>
 //
-// A server says ok to everything. A sample is the time of `batch` steps divided by `batch`; workers do not
-// wait for each other.
+// A server says ok to everything. A sample is the mean of `batch` steps; workers do not wait for each other.
+// Before each step the worker rewrites its gradients, as a backward pass does, which is not timed.
 //
 // Variables are float32, one after the other in one flat buffer. Parameters and gradients are small whole
 // numbers that differ from element to element, and gradients from worker to worker, so that sums are exact.
@@ -60,6 +60,9 @@ bool are_updated(std::span<const float> parameters, int workers, int64_t steps);
 class PsWorker {
  public:
   virtual ~PsWorker() = default;
+
+  /// Where it has them; the same place for ever. serve_worker() writes them.
+  virtual std::span<float> gradients() = 0;
 
   /// Pushes the gradients of all variables, and pulls their parameters.
   virtual void step() = 0;

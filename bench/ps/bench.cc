@@ -35,8 +35,9 @@ void Bench::add_flags(CLI::App& app) {
       ->check(CLI::Range(0.0, kLongestTurn))
       ->capture_default_str();
   app.footer(
-      "A step pushes the gradients of all variables and pulls their parameters. Times are medians over all\n"
-      "samples of all workers, in microseconds of a step; workers do not wait for each other. All subjects\n"
+      "A step pushes the gradients of all variables and pulls their parameters. Before each step the worker\n"
+      "rewrites its gradients, as training does, which is not timed. Times are medians over all samples of\n"
+      "all workers, in microseconds of a step; workers do not wait for each other. All subjects\n"
       "of a line are measured in the same run, in turns, and what was pulled is verified. The columns x\n"
       "are a subject's time divided by Muster's: above 1, Muster is faster.\n"
       "  muster       the server updates the parameters by SGD\n"

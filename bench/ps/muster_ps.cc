@@ -68,7 +68,6 @@ class MusterWorker : public muster::bench::PsWorker {
         memory_(client_.allocate(task.count() * sizeof(float))),
         gradients_(static_cast<float*>(memory_.get()), task.count()),
         parameters_(task.count()) {
-    muster::bench::write_gradients(gradients_, task.rank);
     muster::bench::write_start(parameters_);
     for (size_t i = 0; i < task.variables; ++i) places_.push_back(parameters_.data() + begin_of(i));
     if (job.is_chief()) client_.initialise(std::vector<const float*>(places_.begin(), places_.end()));
@@ -77,6 +76,8 @@ class MusterWorker : public muster::bench::PsWorker {
   }
 
   ~MusterWorker() override { client_.leave(); }
+
+  std::span<float> gradients() override { return gradients_; }
 
   void step() override {
     for (size_t i = 0; i < task_.variables; ++i) client_.deliver(i, gradients_.data() + begin_of(i));

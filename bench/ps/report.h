@@ -34,8 +34,8 @@ struct Point {
   std::optional<double> ratio(std::string_view subject) const;
 };
 
-/// {"bench":"ps","subject":"grpc-stream","transport":"shm","workers":1,"servers":1,"variables":1,"bytes":4096,
-/// "median_us":...,"p10_us":...,"p90_us":...,"verified":true}
+/// {"bench":"ps","subject":"grpc-stream","transport":"shm","workers":1,"servers":1,"variables":1,
+/// "bytes":4096,"median_us":...,"p10_us":...,"p90_us":...,"verified":true}
 std::string to_json(const Point& point, const Result& result);
 
 /// The names of the columns, and a line for each point.

@@ -4,7 +4,7 @@
 // is started. Pure, but for the question what is installed.
 //
 //   muster         the Trainer, under `muster run`
-//   ddp            PyTorch's DistributedDataParallel over Gloo at its best; one worker is a plain loop in Python
+//   ddp            PyTorch's DistributedDataParallel over Gloo at its best; one worker: a loop in Python
 //   ddp-installed  the same as it comes: no variable, no flag; several workers only
 //   loop           a plain libtorch loop in C++ with torch::optim; one worker
 //   alone          several of these side by side that know nothing of each other: what the hardware allows
