@@ -10,14 +10,14 @@
 #include "bench/train/bench.h"
 #include "muster/base/error.h"
 #include "muster/base/flags.h"
-#include "muster/collective/choice.h"
+#include "muster/collective/algorithm_choice.h"
 
 namespace {
 
 void check_nothing_before(const CLI::App& app, const std::string& word) {
   for (const auto* option : app.get_options()) {
     if (option->count() > 0)
-      muster::raise<muster::InvalidArgument>(
+      muster::detail::raise<muster::InvalidArgument>(
           "muster bench {}: its flags come after the word {}; {} stands before it", word, word,
           option->get_name());
   }
@@ -26,24 +26,25 @@ void check_nothing_before(const CLI::App& app, const std::string& word) {
 int run(int argc, char** argv) {
   CLI::App app("measure a collective, training or parameter servers beside other libraries, on this machine",
                "muster bench");
-  muster::bench::collective::Bench collective;
-  muster::bench::train::Bench train;
-  muster::bench::ps::Bench ps;
+  muster::detail::bench::collective::Bench collective;
+  muster::detail::bench::train::Bench train;
+  muster::detail::bench::ps::Bench ps;
   collective.add_flags(app);
   train.add_flags(*app.add_subcommand("train", "measure training instead, beside PyTorch's DDP"));
   ps.add_flags(
       *app.add_subcommand("ps", "measure pushes and pulls of parameters, beside gRPC and PyTorch's RPC"));
-  if (const auto code = muster::parse_flags(app, argc, argv)) return *code;
+  if (const auto code = muster::detail::parse_flags(app, argc, argv)) return *code;
   for (const auto* subcommand : app.get_subcommands()) {
     const std::string word = subcommand->get_name();
     check_nothing_before(app, word);
-    return muster::bench::run(word == "train" ? static_cast<muster::bench::Kind&>(train) : ps);
+    return muster::detail::bench::run(word == "train" ? static_cast<muster::detail::bench::Kind&>(train)
+                                                      : ps);
   }
   if (collective.explains()) {
-    fmt::print("{}", muster::explain_choices());
+    fmt::print("{}", muster::detail::explain_choices());
     return 0;
   }
-  return muster::bench::run(collective);
+  return muster::detail::bench::run(collective);
 }
 
 }  // namespace

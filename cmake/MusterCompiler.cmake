@@ -13,6 +13,12 @@ if(CMAKE_UNITY_BUILD)
   # In a joined source the files of a room look like headers, in which an unnamed namespace would be a mistake.
   target_compile_options(muster_compile_options INTERFACE -Wno-subobject-linkage)
 endif()
+# Tests are compiled once and run for seconds: what they test is optimised, they are not, but for those that set the
+# property MUSTER_OPTIMISE.
+add_library(muster_test_options INTERFACE)
+target_link_libraries(muster_test_options INTERFACE muster_compile_options)
+target_compile_options(muster_test_options INTERFACE $<IF:$<BOOL:$<TARGET_PROPERTY:MUSTER_OPTIMISE>>,-O1,-O0>)
+
 if(MUSTER_SANITIZE)
   add_compile_options(-fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${MUSTER_SANITIZE})

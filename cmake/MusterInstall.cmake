@@ -1,4 +1,4 @@
-# `cmake --install`: headers, one library a room, the command, and a package for find_package(muster).
+# `cmake --install`: the public headers, one library a room, the command, and a package for find_package(muster).
 
 include(CMakePackageConfigHelpers)
 
@@ -13,12 +13,7 @@ target_link_libraries(muster_all INTERFACE ${rooms})
 
 install(TARGETS ${rooms} muster_all EXPORT muster_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS muster RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(DIRECTORY src/muster/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster
-  FILES_MATCHING PATTERN "*.h"
-  PATTERN "testing" EXCLUDE
-  PATTERN "*_test.h" EXCLUDE
-  PATTERN "coordinator_state.h" EXCLUDE  # these two include generated code
-  PATTERN "protocol.h" EXCLUDE)
+install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 install(EXPORT muster_targets NAMESPACE muster:: DESTINATION ${package_dir})

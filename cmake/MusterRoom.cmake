@@ -20,7 +20,8 @@ function(muster_room name)
   add_library(muster::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   list(TRANSFORM ARG_DEPENDS PREPEND muster_)
   target_link_libraries(${target} PUBLIC ${ARG_DEPENDS} ${ARG_LIBRARIES}
@@ -70,7 +71,7 @@ function(muster_room_test name)
   set(target muster_${name}_test)
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE
-    muster_${name} ${ARG_LIBRARIES} muster_compile_options GTest::gtest_main GTest::gmock)
+    muster_${name} ${ARG_LIBRARIES} muster_test_options GTest::gtest_main GTest::gmock)
   if(ARG_SHARDS)
     muster_shards(${target} ${ARG_SHARDS})
   else()

@@ -1,5 +1,5 @@
-// Trains two nets against each other: a generator learns to make points like those of a data set, eight clouds
-// on a circle, and a discriminator to tell them from the real ones. Each net has a Trainer of its own.
+// Trains two nets against each other: a generator learns to make points like those of a data set, eight
+// clouds on a circle, and a discriminator to tell them from the real ones. Each net has a Trainer of its own.
 //
 //   gan                                      alone
 //   muster run --workers 2 -- gan            two workers, which average their gradients
@@ -11,9 +11,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "muster/observe/progress.h"
-#include "muster/train/run.h"
-#include "muster/train/trainer.h"
+#include "muster/run.h"
+#include "muster/trainer.h"
 
 constexpr int64_t kClouds = 8;
 constexpr int64_t kNoise = 8;
@@ -62,14 +61,18 @@ int main(int argc, char** argv) {
   app.add_option("--lr", lr, "learning rate")->check(CLI::PositiveNumber)->capture_default_str();
 
   return muster::run(app, argc, argv, [&](muster::Job& job) {
-    torch::manual_seed(1 + job.worker());  // each has points of its own; the nets start as the chief's
+    torch::manual_seed(1 + job.rank());  // each has points of its own; the nets start as the chief's
     auto generator = make_generator();
     auto discriminator = make_discriminator();
-    const auto rule = muster::adam({.lr = lr, .beta1 = 0.5});
-    muster::Trainer generator_trainer(job, generator, rule);
-    muster::Trainer discriminator_trainer(job, discriminator, rule);
-    muster::Progress progress(job.is_chief() ? job.config().progress : muster::ProgressStyle::kOff, steps);
-    for (int step = 1; step <= steps; ++step) {
+    const muster::optim::Adam optimizer({.lr = lr, .betas = {0.5, 0.999}});
+    muster::Trainer discriminator_trainer(job, discriminator, optimizer);
+    muster::Trainer generator_trainer(
+        job, generator, optimizer, {.epochs = 1, .samples_per_epoch = int64_t{steps} * batch * job.size()});
+    generator_trainer.show_progress([&] {
+      return fmt::format("discriminator {:.3f}  generator {:.3f}", discriminator_trainer.metrics().loss,
+                         generator_trainer.metrics().loss);
+    });
+    for (int step = 0; step < steps; ++step) {
       torch::Tensor made;
       discriminator_trainer.step(
           [&] {
@@ -80,13 +83,9 @@ int main(int argc, char** argv) {
           batch);
       // Its backward pass runs through the discriminator, whose Trainer takes no notice.
       generator_trainer.step([&] { return loss_of(discriminator->forward(made), 1); }, batch);
-      progress.update(
-          step, fmt::format("discriminator {:.3f}  generator {:.3f}", discriminator_trainer.metrics().loss,
-                            generator_trainer.metrics().loss));
     }
-    discriminator_trainer.join();
-    generator_trainer.join();
-    progress.finish();
+    discriminator_trainer.finish_epoch();
+    generator_trainer.finish_epoch();
 
     const auto sums = generator_trainer.evaluate([&](muster::Sums& mine) {
       const auto [distance, cloud] =

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "muster/train/run.h"
+#include "muster/run.h"
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Job& job) {
-    const std::string me = job.task().short_name();
+    const std::string me = job.task().name;
     fmt::print("hello from {} (started by: {})\n", me, job.launcher());
 
     // A value that every task leaves for the others, and a place where all wait.
@@ -19,9 +19,9 @@ int main(int argc, char** argv) {
     if (job.is_chief()) {
       fmt::print("the cluster has {} tasks:\n", job.tasks().size());
       for (const auto& task : job.tasks()) {
-        fmt::print("  {:<22} {:<18} host {}, pid {}: {}\n", task.task.to_string(),
-                   task.address.empty() ? "(no network)" : task.address, task.host_name, task.pid,
-                   job.get("greeting/" + task.task.short_name()));
+        fmt::print("  {:<10} {:<18} host {}, pid {}: {}\n", task.name,
+                   task.address.empty() ? "(no network)" : task.address, task.host, task.pid,
+                   job.get("greeting/" + task.name));
       }
     }
   });

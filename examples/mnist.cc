@@ -4,16 +4,14 @@
 //   muster run --workers 2 -- mnist          two workers, which average their gradients
 //   muster run --workers 2 --strategy ps-async -- mnist     the same with a parameter server
 
-#include "muster/data/mnist.h"
-
+#include "examples/mnist_data.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "muster/data/shard.h"
-#include "muster/observe/progress.h"
-#include "muster/train/run.h"
-#include "muster/train/trainer.h"
+#include "muster/run.h"
+#include "muster/shard.h"
+#include "muster/trainer.h"
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -53,18 +51,19 @@ int main(int argc, char** argv) {
                  "folder with the IDX files; default: the fetched set, else the shipped subset");
 
   return muster::run(app, argc, argv, [&](muster::Job& job) {
-    if (folder.empty())
-      folder = muster::fetched_mnist(job.config().environment).value_or(MUSTER_SHIPPED_MNIST);
-    const auto train = muster::load_mnist(folder, /*train=*/true);
-    const auto test = muster::load_mnist(folder, /*train=*/false);
+    if (folder.empty()) folder = examples::fetched_mnist().value_or(MUSTER_SHIPPED_MNIST);
+    const auto train = examples::load_mnist(folder, /*train=*/true);
+    const auto test = examples::load_mnist(folder, /*train=*/false);
 
-    const muster::Shard shard(train.size(), {.worker = job.worker(), .workers = job.workers()});
-    const int64_t steps = job.global_steps(epochs * shard.batches(batch));
     torch::manual_seed(1);
     Net net;
-    muster::Trainer trainer(job, net, muster::sgd({.lr = lr, .momentum = 0.9}),
-                            {.schedule = muster::cosine_decay({.steps = steps})});
-    muster::Progress progress(job.is_chief() ? job.config().progress : muster::ProgressStyle::kOff, steps);
+    muster::Trainer trainer(job, net, muster::optim::SGD({.lr = lr, .momentum = 0.9}),
+                            {.epochs = epochs,
+                             .samples_per_epoch = train.size(),
+                             .schedule = muster::cosine_decay(muster::epochs(epochs))});
+    trainer.show_progress();
+
+    const muster::Shard shard(train.size(), {.rank = job.rank(), .size = job.size()});
     for (int epoch = 0; epoch < epochs; ++epoch) {
       for (const torch::Tensor& index : shard.epoch(epoch, batch)) {
         trainer.step(
@@ -73,15 +72,12 @@ int main(int argc, char** argv) {
                                                train.labels.index_select(0, index));
             },
             index.size(0));
-        progress.update(trainer.steps(),
-                        fmt::format("epoch {}/{}  {}", epoch + 1, epochs, trainer.metrics().to_string()));
       }
-      trainer.join();  // the others may have a batch more
+      trainer.finish_epoch();  // the others may have a batch more
     }
-    progress.finish();
 
     const auto sums = trainer.evaluate([&](muster::Sums& mine) {
-      const muster::Shard part(test.size(), {.worker = job.worker(), .workers = job.workers()});
+      const muster::Shard part(test.size(), {.rank = job.rank(), .size = job.size()});
       for (const auto& index : part.in_order(500)) {
         const auto guess = net->forward(test.images.index_select(0, index)).argmax(1);
         mine["correct"] += guess.eq(test.labels.index_select(0, index)).sum().item<double>();

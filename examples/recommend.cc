@@ -17,12 +17,9 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "muster/base/text.h"
-#include "muster/observe/progress.h"
-#include "muster/ps/row_ids.h"
-#include "muster/train/run.h"
-#include "muster/train/sharded_embedding.h"
-#include "muster/train/trainer.h"
+#include "muster/embedding.h"
+#include "muster/run.h"
+#include "muster/trainer.h"
 
 struct Batch {
   torch::Tensor users;
@@ -64,7 +61,10 @@ class Clicks {
 
   // Uniform with variance 1; the same for the same id, without being kept anywhere.
   static double factor(uint64_t side, int64_t id, uint64_t k) {
-    const uint64_t bits = muster::mix(muster::mix(static_cast<uint64_t>(id) * 2 + side) + k);
+    uint64_t bits = ((static_cast<uint64_t>(id) * 2 + side) * kFactors + k + 1) * 0x9e3779b97f4a7c15;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;  // splitmix64
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+    bits ^= bits >> 31;
     return std::sqrt(3.0) * (std::ldexp(static_cast<double>(bits), -63) - 1);
   }
 
@@ -73,15 +73,23 @@ class Clicks {
 };
 
 struct TowersImpl : torch::nn::Module {
-  explicit TowersImpl(int64_t width) : user(width, width), item(width, width) {
+  TowersImpl(int64_t width, muster::ShardedEmbedding user_table, muster::ShardedEmbedding item_table)
+      : user_rows(std::move(user_table)),
+        item_rows(std::move(item_table)),
+        user(width, width),
+        item(width, width) {
+    register_module("user_rows", user_rows);
+    register_module("item_rows", item_rows);
     register_module("user", user);
     register_module("item", item);
   }
 
-  torch::Tensor forward(const torch::Tensor& users, const torch::Tensor& items) {
-    return (user(users) * item(items)).sum(1);
+  torch::Tensor forward(const Batch& batch) {
+    return (user(user_rows(batch.users)) * item(item_rows(batch.items))).sum(1);
   }
 
+  muster::ShardedEmbedding user_rows;
+  muster::ShardedEmbedding item_rows;
   torch::nn::Linear user;
   torch::nn::Linear item;
 };
@@ -104,46 +112,40 @@ int main(int argc, char** argv) {
 
   return muster::run(app, argc, argv, [&](muster::Job& job) {
     const auto table = [&](const char* name) {
-      return muster::ShardedEmbedding(job.tables(), {.name = name,
-                                                     .width = static_cast<size_t>(width),
-                                                     .rule = muster::row_rule(muster::adagrad({.lr = 0.1})),
-                                                     .scale = 0.3f});
+      return muster::ShardedEmbedding(
+          job,
+          {.name = name, .width = width, .optimizer = muster::optim::Adagrad({.lr = 0.1}), .scale = 0.3});
     };
-    muster::ShardedEmbedding user_rows = table("users");
-    muster::ShardedEmbedding item_rows = table("items");
+    const auto user_rows = table("users");
+    const auto item_rows = table("items");
     const Clicks clicks(users, items);
     torch::manual_seed(1);
-    Towers towers(width);
-    const auto guess = [&](const Batch& now) {
-      return towers->forward(user_rows(now.users), item_rows(now.items));
-    };
-
-    muster::Trainer trainer(job, towers, muster::adam({.lr = 2e-3}));
-    muster::Progress progress(job.is_chief() ? job.config().progress : muster::ProgressStyle::kOff, steps);
+    Towers towers(width, user_rows, item_rows);
+    muster::Trainer trainer(job, towers, muster::optim::Adam({.lr = 2e-3}),
+                            {.epochs = 1, .samples_per_epoch = steps * batch * job.size()});
+    trainer.show_progress();
     for (int64_t step = 0; step < steps; ++step) {
-      const auto seed = static_cast<uint64_t>(step * job.workers() + job.worker() + 1);
+      const auto seed = static_cast<uint64_t>(step * job.size() + job.rank() + 1);
       const Batch now = clicks.batch(seed, batch);
-      trainer.step([&] { return torch::binary_cross_entropy_with_logits(guess(now), now.clicks); }, batch);
-      progress.update(step + 1, trainer.metrics().to_string());
+      trainer.step([&] { return torch::binary_cross_entropy_with_logits(towers(now), now.clicks); }, batch);
     }
-    trainer.join();
-    progress.finish();
+    trainer.finish_epoch();
 
     // On samples that nobody has trained on.
     const auto sums = trainer.evaluate([&](muster::Sums& mine) {
-      const auto seed = static_cast<uint64_t>(-1 - job.worker());
+      const auto seed = static_cast<uint64_t>(-1 - job.rank());
       const Batch now = clicks.batch(seed, 20'000);
       mine["count"] += 1;
-      mine["loss"] += torch::binary_cross_entropy_with_logits(guess(now), now.clicks).item<double>();
+      mine["loss"] += torch::binary_cross_entropy_with_logits(towers(now), now.clicks).item<double>();
       mine["least"] += torch::binary_cross_entropy(now.probability, now.clicks).item<double>();
     });
     if (job.is_chief()) {
       fmt::print("loss {:.4f}; {:.4f} with the hidden factors themselves, {:.4f} by tossing a coin\n",
                  sums.at("loss") / sums.at("count"), sums.at("least") / sums.at("count"), std::log(2.0));
-      for (auto* rows : {&user_rows, &item_rows}) {
-        const muster::TableSize size = rows->size();
-        fmt::print("{}: {} of {} rows have been trained, {} on the servers\n", rows->options().name,
-                   size.rows, rows == &user_rows ? users : items, muster::format_bytes(size.bytes));
+      for (auto [rows, count] : {std::pair(user_rows, users), std::pair(item_rows, items)}) {
+        const muster::EmbeddingSize size = rows->size();
+        fmt::print("{}: {} of {} rows have been trained, {:.1f} MiB on the servers\n", rows->options().name,
+                   size.rows, count, static_cast<double>(size.bytes) / (1 << 20));
       }
     }
   });

@@ -1,41 +1,39 @@
-// Tasks as processes around a coordinator: they join, die at each phase, stop, and come in numbers. The
+// Tasks as processes around a coordinator: they enter, die at each phase, stop, and come in numbers. The
 // coordinator is in this process, as it would be in a launcher.
 
 #include <signal.h>
 
+#include "run_task.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/cluster/coordinator.h"
+#include "muster/cluster/member.h"
+#include "muster/run.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
-#include "muster/train/run.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::ProcessCluster;
+using testing::soon;
 
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
-// A task of the tests: walks through the phases, and stops where it is told to.
-int walk(const std::vector<std::string>& arguments) {
+// A task of the tests: goes through the phases of a job, and stops where it is told to.
+int go_through_phases(const std::vector<std::string>& arguments) {
   const std::string stop_at = arguments.empty() ? "nowhere" : arguments[0];
   const auto pause = [&](const std::string& phase) {
     fmt::print("now {}\n", phase);
     std::fflush(stdout);
     while (stop_at == phase) std::this_thread::sleep_for(10ms);
   };
-  pause("before join");
-  std::vector<char*> no_flags = {const_cast<char*>("walk"), nullptr};
-  return run(1, no_flags.data(), [&](Job& job) {
-    pause("joined");
+  pause("before entering");
+  return run_task([&](Job& job) {
+    pause("entered");
     if (stop_at == "in barrier" || stop_at == "nowhere") fmt::print("now in barrier\n");
     job.barrier("middle");
     pause("after barrier");
@@ -44,6 +42,8 @@ int walk(const std::vector<std::string>& arguments) {
     fmt::print("now done\n");
   });
 }
+
+const testing::TaskRegistration kGoThroughPhases("go_through_phases", go_through_phases);
 
 class ClusterProcessTest : public ::testing::Test {
  protected:
@@ -69,8 +69,8 @@ class ClusterProcessTest : public ::testing::Test {
         {"MUSTER_JOB_ID", "test"},
         {"MUSTER_SECRET", "secret"}};
     for (const auto& [name, value] : more) environment[name] = value;
-    return cluster.start(
-        {.command = {testing::self_path(), "--task-main=walk", stop_at}, .environment = environment});
+    return cluster.start({.command = {testing::self_path(), "--task-main=go_through_phases", stop_at},
+                          .environment = environment});
   }
 
   std::string description;
@@ -78,7 +78,7 @@ class ClusterProcessTest : public ::testing::Test {
   ProcessCluster cluster;
 };
 
-TEST_F(ClusterProcessTest, TasksMeetAndEndCleanly) {
+TEST_F(ClusterProcessTest, TasksEnterAndEndCleanly) {
   start_coordinator(2);
   const int a = start_task(0);
   const int b = start_task(1);
@@ -91,7 +91,7 @@ TEST_F(ClusterProcessTest, TasksMeetAndEndCleanly) {
   EXPECT_FALSE(coordinator->aborted());
 }
 
-TEST_F(ClusterProcessTest, ATaskKilledBeforeItJoinsIsReportedToThoseWhoWait) {
+TEST_F(ClusterProcessTest, ATaskKilledBeforeItEntersIsReportedToThoseWhoWait) {
   start_coordinator(2);
   Member launcher({.coordinator = {coordinator->address()},
                    .job_id = "test",
@@ -100,8 +100,8 @@ TEST_F(ClusterProcessTest, ATaskKilledBeforeItJoinsIsReportedToThoseWhoWait) {
                    .observer = true},
                   soon());
   const int a = start_task(0);
-  const int b = start_task(1, "before join");
-  cluster.wait_for_output(b, "now before join", soon());
+  const int b = start_task(1, "before entering");
+  cluster.wait_for_output(b, "now before entering", soon());
   cluster.signal(b, SIGKILL);
   EXPECT_EQ(cluster.wait(b, soon()).signal, SIGKILL);
   try {
@@ -111,31 +111,32 @@ TEST_F(ClusterProcessTest, ATaskKilledBeforeItJoinsIsReportedToThoseWhoWait) {
   }
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("worker/1 was killed by signal 9 (SIGKILL) before it joined"));
+  EXPECT_THAT(result.output,
+              HasSubstr("worker/1 was killed by signal 9 (SIGKILL) before it entered the job"));
 }
 
 TEST_F(ClusterProcessTest, WithoutALauncherAMissingTaskIsADeadline) {
   start_coordinator(2);
-  const int a = start_task(0, "nowhere", {{"MUSTER_JOIN_TIMEOUT", "5s"}});
+  const int a = start_task(0, "nowhere", {{"MUSTER_JOIN_TIMEOUT", "15s"}});
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("not all tasks joined in time"));
+  EXPECT_THAT(result.output, HasSubstr("not all tasks entered the job in time"));
 }
 
 TEST_F(ClusterProcessTest, ATaskKilledInABarrierIsNamedToTheOthers) {
   start_coordinator(3);
   const int a = start_task(0);
   const int b = start_task(1, "in barrier");
-  const int c = start_task(2, "joined");
+  const int c = start_task(2, "entered");
   cluster.wait_for_output(a, "now in barrier", soon());
   cluster.wait_for_output(b, "now in barrier", soon());
-  cluster.wait_for_output(c, "now joined", soon());
+  cluster.wait_for_output(c, "now entered", soon());
   cluster.signal(b, SIGKILL);
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("worker/1 (host"), HasSubstr(fmt::format("pid {}", cluster.pid(b))),
-                    HasSubstr("was lost"), HasSubstr("its connection closed")));
+                    HasSubstr("failed"), HasSubstr("its connection closed")));
   EXPECT_EQ(coordinator->aborted()->by, TaskName::of("worker", 1));
 }
 
@@ -150,18 +151,18 @@ TEST_F(ClusterProcessTest, ATaskKilledAfterTheBarrierIsNamedToTheOthers) {
   EXPECT_THAT(result.output, HasSubstr("worker/1 (host"));
 }
 
-TEST_F(ClusterProcessTest, AStoppedTaskIsLostAfterTheLimitAndLearnsItWhenItGoesOn) {
-  start_coordinator(3, 1s);
+TEST_F(ClusterProcessTest, AStoppedTaskHasFailedAfterTheLimitAndLearnsItWhenItGoesOn) {
+  start_coordinator(3, 5s);
   const int a = start_task(0);
   const int b = start_task(1);
-  const int c = start_task(2, "joined");  // keeps the other two in the barrier
+  const int c = start_task(2, "entered");  // keeps the other two in the barrier
   cluster.wait_for_output(a, "now in barrier", soon());
   cluster.wait_for_output(b, "now in barrier", soon());
-  cluster.wait_for_output(c, "now joined", soon());
+  cluster.wait_for_output(c, "now entered", soon());
   cluster.signal(b, SIGSTOP);
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/1 (host"), HasSubstr("silent for longer than 1.0 s")));
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/1 (host"), HasSubstr("silent for longer than 5.0 s")));
   EXPECT_EQ(coordinator->aborted()->by, TaskName::of("worker", 1));
   cluster.signal(b, SIGCONT);
   const auto stopped = cluster.wait(b, soon());
@@ -190,27 +191,27 @@ TEST_F(ClusterProcessTest, AWrongSecretIsRefusedOnBothSides) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.output, HasSubstr("refused /job:worker/task:0: it does not know the job's secret"));
   EXPECT_THAT(log, AllOf(HasSubstr("refused worker/0 (host"), HasSubstr("does not know the job's secret")));
-  EXPECT_TRUE(cluster.wait(start_task(0), soon()).ok()) << "the right task must still be able to join";
+  EXPECT_TRUE(cluster.wait(start_task(0), soon()).ok()) << "the right task must still be able to enter";
 }
 
 TEST_F(ClusterProcessTest, ASecondTaskOfTheSameNameIsRefusedOnBothSides) {
   start_coordinator(2);
-  const int first = start_task(0, "joined");
-  const int partner = start_task(1, "joined");
-  cluster.wait_for_output(first, "now joined", soon());
+  const int first = start_task(0, "entered");
+  const int partner = start_task(1, "entered");
+  cluster.wait_for_output(first, "now entered", soon());
   ::testing::internal::CaptureStderr();
   const auto result = cluster.wait(start_task(0), soon());
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(result.exit_code, 1);
   const std::string reason =
-      fmt::format("/job:worker/task:0 has already joined, as pid {}", cluster.pid(first));
+      fmt::format("/job:worker/task:0 has already entered the job, as pid {}", cluster.pid(first));
   EXPECT_THAT(result.output, HasSubstr(reason));
   EXPECT_THAT(log, HasSubstr(reason));
   EXPECT_FALSE(coordinator->aborted());
   cluster.signal(partner, SIGKILL);
 }
 
-TEST_F(ClusterProcessTest, SixtyFourTasksJoin) {
+TEST_F(ClusterProcessTest, SixtyFourTasksEnter) {
   start_coordinator(64, 60s);
   std::vector<int> tasks;
   for (int i = 0; i < 64; ++i) tasks.push_back(start_task(i));
@@ -223,7 +224,7 @@ TEST_F(ClusterProcessTest, SixtyFourTasksJoin) {
 
 TEST_F(ClusterProcessTest, TheCoordinatorsEndEndsItsTasks) {
   start_coordinator(2);
-  const int a = start_task(0, "joined");
+  const int a = start_task(0, "entered");
   const int b = start_task(1);
   cluster.wait_for_output(b, "now in barrier", soon());
   coordinator.reset();
@@ -234,8 +235,4 @@ TEST_F(ClusterProcessTest, TheCoordinatorsEndEndsItsTasks) {
 }
 
 }  // namespace
-}  // namespace muster
-
-int main(int argc, char** argv) {
-  return muster::testing::run_tests(argc, argv, {{"walk", muster::walk}});
-}
+}  // namespace muster::detail

@@ -2,15 +2,18 @@
 
 #include <thread>
 
+#include "run_task.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/collective/operation.h"
+#include "muster/collective/plan/plan.h"
+#include "muster/run.h"
 #include "muster/testing/operation_checks.h"
-#include "muster/train/run.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
@@ -126,9 +129,8 @@ void check_deadline(Communicator& communicator) {
   EXPECT_THAT(error_of([&] { communicator.barrier(); }), HasSubstr("DeadlineExceeded"));
 }
 
-int reduce_in_a_job() {
-  std::vector<char*> no_flags = {const_cast<char*>("job"), nullptr};
-  return run(1, no_flags.data(), [](Job& job) {
+int reduce_in_a_job(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
     Communicator& communicator = job.communicator();
     std::vector<float> data(1000, 1);
     communicator.all_reduce(data.data(), data.size(), DType::kFloat32);
@@ -136,4 +138,4 @@ int reduce_in_a_job() {
   });
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

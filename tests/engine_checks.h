@@ -4,10 +4,11 @@
 // call the same check. Those of faults leave the group broken.
 
 #include <string>
+#include <vector>
 
-#include "muster/collective/communicator.h"
+#include "muster/communicator.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 void check_same_bits(Communicator& communicator);
 void check_operations_in_flight(Communicator& communicator);
@@ -19,7 +20,7 @@ void check_mismatch(Communicator& communicator);
 /// Rank 1 comes too late for the others.
 void check_deadline(Communicator& communicator);
 
-/// The body of a worker whose engine is set by --engine: it reduces, and prints what carried it.
-int reduce_in_a_job();
+/// A task whose engine is set by --engine: it reduces, and prints what carried it.
+int reduce_in_a_job(const std::vector<std::string>& arguments);
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

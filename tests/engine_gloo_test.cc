@@ -1,7 +1,6 @@
 // The engine gloo, its ranks as threads and as processes.
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "engine_checks.h"
@@ -9,13 +8,14 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/collective/communicator_options.h"
 #include "muster/testing/operation_checks.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/rank_group.h"
 #include "muster/testing/test_main.h"
 #include "muster/testing/thread_cluster.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -25,7 +25,9 @@ using ::testing::HasSubstr;
 using testing::ProcessCluster;
 using testing::RankGroup;
 using testing::ThreadCluster;
-using testing::ThreadExchange;
+using testing::ThreadRendezvous;
+
+const testing::TaskRegistration kJob("job", testing::reduce_in_a_job);
 
 RankGroup::Options group_of(int ranks) {
   return {.ranks = ranks, .communicator = {.engine = "gloo", .timeout = 50s}, .limit = 55s};
@@ -64,20 +66,20 @@ TEST(GlooEngine, TheTopologyIsThatOfTheRanks) {
 
 TEST(GlooEngine, RefusesWhatOnlyTheNativeEngineHas) {
   EXPECT_THROW(Communicator({.engine = "gloo", .algorithm = Algorithm::kRing}), InvalidArgument);
-  EXPECT_THROW(Communicator({.engine = "gloo", .wire = DType::kFloat16}), InvalidArgument);
+  EXPECT_THROW(Communicator({.engine = "gloo", .wire_dtype = DType::kFloat16}), InvalidArgument);
 }
 
 class GlooEngineFaults : public ::testing::Test {
  protected:
   // Nobody leaves before all are done: leaving is an error for the others too.
   std::vector<std::string> run(int ranks, const std::function<void(Communicator&)>& body) {
-    ThreadExchange exchange(ranks);
+    ThreadRendezvous rendezvous(ranks);
     std::atomic<int> ended = 0;
     return ThreadCluster(ranks, 55s).run([&](int rank) {
-      Communicator communicator(RankGroup::options_of(group_of(ranks), rank, exchange));
+      Communicator communicator(RankGroup::options_of(group_of(ranks), rank, rendezvous));
       body(communicator);
       ++ended;
-      for (const auto patience = Deadline::after(20s); ended < ranks && !patience.expired();)
+      for (const auto deadline = Deadline::after(20s); ended < ranks && !deadline.expired();)
         std::this_thread::sleep_for(1ms);
     });
   }
@@ -131,21 +133,18 @@ TEST_F(GlooEngineFaults, AReceiveThatNobodySendsEndsWithTheCommunicator) {
 }
 
 TEST(GlooEngineJob, WorkersReduceOverGloo) {
-  const std::filesystem::path self = testing::self_path();
   ProcessCluster cluster;
-  const int launcher = cluster.start(
-      {.command = {self.parent_path() / "muster", "run", "--workers", "2", "--", self, "--task-main=job"},
-       .environment = {{"MUSTER_ENGINE", "gloo"}}});
+  const int launcher = cluster.start({.command = {testing::beside_self("muster"), "run", "--workers", "2",
+                                                  "--", testing::self_path(), "--task-main=job"},
+                                      .environment = {{"MUSTER_ENGINE", "gloo"}}});
   const auto result = cluster.wait(launcher, Deadline::after(55s));
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("2 ranks, gloo through c10d"));
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail
 
 int main(int argc, char** argv) {
-  return muster::testing::run_tests(
-      argc, argv,
-      {{"job", [](const std::vector<std::string>&) { return muster::testing::reduce_in_a_job(); }}});
+  return muster::detail::testing::run_tests(argc, argv);
 }

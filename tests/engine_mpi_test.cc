@@ -7,11 +7,12 @@
 
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
+#include "muster/collective/communicator_options.h"
 #include "muster/testing/operation_checks.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -52,6 +53,8 @@ int rank_main(const std::vector<std::string>& checks) {
   return passed ? 0 : 1;
 }
 
+const testing::TaskRegistration kRank("rank", rank_main);
+
 // A rank of a group that has more ranks than MPI.
 int misplaced_main(const std::vector<std::string>&) {
   Communicator::Options wanted = options();
@@ -64,6 +67,8 @@ int misplaced_main(const std::vector<std::string>&) {
   return 0;
 }
 
+const testing::TaskRegistration kMisplaced("misplaced", misplaced_main);
+
 // Rank 1 fails while the others wait for it.
 int failing_main(const std::vector<std::string>&) {
   Communicator communicator(options());
@@ -72,6 +77,10 @@ int failing_main(const std::vector<std::string>&) {
   communicator.barrier();
   return 0;
 }
+
+const testing::TaskRegistration kFailing("failing", failing_main);
+
+const testing::TaskRegistration kJob("job", testing::reduce_in_a_job);
 
 ProcessCluster::Result run_under_mpi(int ranks, std::vector<std::string> task,
                                      const std::map<std::string, std::string>& settings = {}) {
@@ -139,13 +148,8 @@ TEST(MpiEngineJob, WorkersUnderMpirunReduceOverMpi) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail
 
 int main(int argc, char** argv) {
-  return muster::testing::run_tests(
-      argc, argv,
-      {{"rank", muster::rank_main},
-       {"failing", muster::failing_main},
-       {"misplaced", muster::misplaced_main},
-       {"job", [](const std::vector<std::string>&) { return muster::testing::reduce_in_a_job(); }}});
+  return muster::detail::testing::run_tests(argc, argv);
 }

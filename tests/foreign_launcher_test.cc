@@ -4,35 +4,29 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/net/reserved_port.h"
 #include "muster/testing/process_cluster.h"
-#include "muster/testing/test_main.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::ProcessCluster;
+using testing::soon;
 using Variables = std::map<std::string, std::string>;
 
-Deadline soon() {
-  return Deadline::after(90s);
-}
-
 std::string hello() {
-  return std::filesystem::path(testing::self_path()).parent_path() / "hello_cluster";
+  return testing::beside_self("hello_cluster");
 }
 
 // Starts one hello_cluster for each set of variables; all must end well. Gives the output of the first.
-std::string meet(const std::vector<Variables>& tasks) {
+std::string run_all(const std::vector<Variables>& tasks) {
   ProcessCluster cluster;
   for (const auto& variables : tasks) cluster.start({.command = {hello()}, .environment = variables});
   std::string first;
@@ -48,7 +42,7 @@ const Variables kMpiEnvironment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                    {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                    {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
 
-TEST(Mpirun, RanksMeet) {
+TEST(Mpirun, RanksFindEachOther) {
   ProcessCluster cluster;
   const int mpirun =
       cluster.start({.command = {MUSTER_TEST_MPIRUN, "-n", "3", hello()}, .environment = kMpiEnvironment});
@@ -58,7 +52,7 @@ TEST(Mpirun, RanksMeet) {
                                    HasSubstr("hello from worker/2"), HasSubstr("the cluster has 3 tasks")));
 }
 
-TEST(Mpirun, TwoJobsOnOneHostDoNotMeetEachOther) {
+TEST(Mpirun, TwoJobsOnOneHostStayApart) {
   ProcessCluster cluster;
   for (int job = 0; job < 2; ++job) {
     cluster.start({.command = {MUSTER_TEST_MPIRUN, "-n", "2", hello()}, .environment = kMpiEnvironment});
@@ -70,7 +64,7 @@ TEST(Mpirun, TwoJobsOnOneHostDoNotMeetEachOther) {
   }
 }
 
-TEST(Torchrun, RanksMeetBesideItsOwnStore) {
+TEST(Torchrun, RanksFindEachOtherBesideItsOwnStore) {
   const ReservedPort master("127.0.0.1");
   std::vector<Variables> tasks;
   for (const char* rank : {"0", "1"}) {
@@ -81,10 +75,10 @@ TEST(Torchrun, RanksMeetBesideItsOwnStore) {
                      {"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", std::to_string(master.port())}});
   }
-  EXPECT_THAT(meet(tasks), AllOf(HasSubstr("started by: torchrun"), HasSubstr("the cluster has 2 tasks")));
+  EXPECT_THAT(run_all(tasks), AllOf(HasSubstr("started by: torchrun"), HasSubstr("the cluster has 2 tasks")));
 }
 
-TEST(TfConfig, ChiefWorkersAndServersMeet) {
+TEST(TfConfig, ChiefWorkersAndServersFindEachOther) {
   const ReservedPort a("127.0.0.1"), b("127.0.0.1"), c("127.0.0.1");
   const auto variables = [&](const char* type) {
     return Variables{
@@ -92,12 +86,12 @@ TEST(TfConfig, ChiefWorkersAndServersMeet) {
                                                    "ps": ["127.0.0.1:{}"]}}, "task": {{"type": "{}", "index": 0}}}})",
                                   a.port(), b.port(), c.port(), type)}};
   };
-  EXPECT_THAT(meet({variables("chief"), variables("worker"), variables("ps")}),
-              AllOf(HasSubstr("hello from worker/0 (started by: TF_CONFIG)"), HasSubstr("/job:worker/task:1"),
-                    HasSubstr("/job:ps/task:0")));
+  EXPECT_THAT(run_all({variables("chief"), variables("worker"), variables("ps")}),
+              AllOf(HasSubstr("hello from worker/0 (started by: TF_CONFIG)"),
+                    HasSubstr("greetings from worker/1"), HasSubstr("greetings from ps/0")));
 }
 
-TEST(Slurm, TasksOfAStepMeet) {
+TEST(Slurm, TasksOfAStepFindEachOther) {
   std::vector<Variables> tasks;
   const std::string job = std::to_string(getpid());
   for (const char* rank : {"0", "1", "2"}) {
@@ -108,7 +102,7 @@ TEST(Slurm, TasksOfAStepMeet) {
                      {"SLURM_STEP_NODELIST", "localhost"},
                      {"SLURM_STEP_TASKS_PER_NODE", "3"}});
   }
-  EXPECT_THAT(meet(tasks), AllOf(HasSubstr("started by: Slurm"), HasSubstr("the cluster has 3 tasks")));
+  EXPECT_THAT(run_all(tasks), AllOf(HasSubstr("started by: Slurm"), HasSubstr("the cluster has 3 tasks")));
 }
 
 TEST(Conflict, IsAnErrorThatShowsBoth) {
@@ -138,7 +132,7 @@ TEST(ChiefDeath, IsNoticedByTheOthersWhenTheChiefHostsTheCoordinator) {
   };
   const int chief = start(0);
   const int worker = start(1);
-  cluster.wait_for_output(chief, "still waiting for /job:worker/task:2 (2 of 3 tasks joined)", soon());
+  cluster.wait_for_output(chief, "still waiting for /job:worker/task:2 (2 of 3 tasks entered)", soon());
   cluster.signal(chief, SIGKILL);
   const auto result = cluster.wait(worker, soon());
   EXPECT_EQ(result.exit_code, 1);
@@ -146,8 +140,4 @@ TEST(ChiefDeath, IsNoticedByTheOthersWhenTheChiefHostsTheCoordinator) {
 }
 
 }  // namespace
-}  // namespace muster
-
-int main(int argc, char** argv) {
-  return muster::testing::run_tests(argc, argv, {});
-}
+}  // namespace muster::detail

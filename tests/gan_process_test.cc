@@ -7,17 +7,13 @@
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::beside_self;
 using ::testing::HasSubstr;
 using testing::ProcessCluster;
-
-std::string beside_us(const std::string& program) {
-  const std::string self = testing::self_path();
-  return self.substr(0, self.rfind('/') + 1) + program;
-}
 
 ProcessCluster::Result run(const std::vector<std::string>& command) {
   ProcessCluster cluster;
@@ -50,22 +46,22 @@ INSTANTIATE_TEST_SUITE_P(Cases, Gan, ::testing::ValuesIn(all_cases()), [](const 
 
 TEST_P(Gan, TrainsBothModelsAndEveryTaskEnds) {
   const auto result =
-      run({beside_us("muster"), "run", "--workers", std::to_string(GetParam().workers), "--strategy",
-           GetParam().strategy, "--", beside_us("gan"), "--steps", "60", "--batch", "32"});
+      run({beside_self("muster"), "run", "--workers", std::to_string(GetParam().workers), "--strategy",
+           GetParam().strategy, "--", beside_self("gan"), "--steps", "60", "--batch", "32"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("of the generator's points are in a cloud"));
   EXPECT_THAT(result.output, ::testing::Not(HasSubstr("is gone")));
 }
 
 TEST(GanAlone, FindsMostOfTheClouds) {
-  const auto result = run({beside_us("gan")});
+  const auto result = run({beside_self("gan")});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, ::testing::ContainsRegex("in [5-8] of 8 clouds"));
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail
 
 int main(int argc, char** argv) {
-  return muster::testing::run_tests(argc, argv, {});
+  return muster::detail::testing::run_tests(argc, argv);
 }

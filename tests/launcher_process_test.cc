@@ -7,83 +7,81 @@
 #include <filesystem>
 #include <fstream>
 
+#include "run_task.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/net/reserved_port.h"
+#include "muster/run.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
-#include "muster/train/run.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using testing::beside_self;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProcessCluster;
+using testing::soon;
 
-Deadline soon() {
-  return Deadline::after(90s);
-}
-
-std::string beside(const std::string& name) {
-  return std::filesystem::path(testing::self_path()).parent_path() / name;
-}
-
-int run_body(const std::function<void(Job&)>& body) {
-  std::vector<char*> no_flags = {const_cast<char*>("task"), nullptr};
-  return run(1, no_flags.data(), body);
-}
-
-// Joins, then waits for a peer that never comes to the barrier.
+// Enters, then waits for a peer that never comes to the barrier.
 int wait_for_ever(const std::vector<std::string>&) {
-  return run_body([](Job& job) {
-    fmt::print("{} waits as pid {}\n", job.task().short_name(), getpid());
-    if (job.task() == TaskName::of("worker", 1)) std::this_thread::sleep_for(24h);
+  return run_task([](Job& job) {
+    fmt::print("{} waits as pid {}\n", job.task().name, getpid());
+    if (job.task().name == "worker/1") std::this_thread::sleep_for(24h);
     job.barrier("never");
   });
 }
 
-// Worker 1 fails in its first life, after it has joined.
+const testing::TaskRegistration kWaitForEver("wait_for_ever", wait_for_ever);
+
+// Worker 1 fails in its first incarnation, after it has entered.
 int fail_once(const std::vector<std::string>&) {
-  return run_body([](Job& job) {
-    if (job.config().restart_count == 0) job.barrier("start");
-    if (job.task() == TaskName::of("worker", 1) && job.config().restart_count == 0) {
+  return run_task([](Job& job) {
+    if (job.incarnation() == 0) job.barrier("start");
+    if (job.task().name == "worker/1" && job.incarnation() == 0) {
       fmt::print("worker 1 dies\n");
       std::_Exit(7);
     }
-    if (job.config().restart_count > 0)
-      fmt::print("life {} of {}\n", job.config().restart_count, job.task().short_name());
+    if (job.incarnation() > 0) fmt::print("incarnation {} of {}\n", job.incarnation(), job.task().name);
     job.barrier("end");
   });
 }
 
+const testing::TaskRegistration kFailOnce("fail_once", fail_once);
+
 int throw_in_worker_1(const std::vector<std::string>&) {
-  return run_body([](Job& job) {
+  return run_task([](Job& job) {
     job.barrier("start");
-    if (job.task() == TaskName::of("worker", 1)) throw Error("no more disk in worker 1");
+    if (job.task().name == "worker/1") throw Error("no more disk in worker 1");
     job.barrier("never");
   });
 }
 
+const testing::TaskRegistration kThrowInWorker1("throw_in_worker_1", throw_in_worker_1);
+
 int abort_and_linger_in_worker_1(const std::vector<std::string>&) {
-  return run_body([](Job& job) {
+  return run_task([](Job& job) {
     job.barrier("start");
-    if (job.task() == TaskName::of("worker", 1)) {
-      job.abort("no more disk in worker 1");
+    if (job.task().name == "worker/1") {
+      job.context().abort("no more disk in worker 1");
       pause();
     }
     job.barrier("never");
   });
 }
 
+const testing::TaskRegistration kAbortAndLingerInWorker1("abort_and_linger_in_worker_1",
+                                                         abort_and_linger_in_worker_1);
+
 // A server that knows nothing of when to end, beside workers that do.
 int serve_for_ever(const std::vector<std::string>&) {
-  return run_body([](Job& job) {
+  return run_task([](Job& job) {
     if (job.is_server()) {
       job.wait_for_workers();
       fmt::print("server saw the workers finish\n");
@@ -91,10 +89,12 @@ int serve_for_ever(const std::vector<std::string>&) {
   });
 }
 
+const testing::TaskRegistration kServeForEver("serve_for_ever", serve_for_ever);
+
 class LauncherTest : public ::testing::Test {
  protected:
   int start(std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
-    arguments.insert(arguments.begin(), {beside("muster"), "run"});
+    arguments.insert(arguments.begin(), {beside_self("muster"), "run"});
     return cluster.start({.command = arguments, .environment = std::move(environment)});
   }
   ProcessCluster::Result run_to_end(std::vector<std::string> arguments,
@@ -123,7 +123,7 @@ TEST_F(LauncherTest, SettingsReachTheTasks) {
   EXPECT_THAT(result.output, HasSubstr("3M bf16"));
 }
 
-TEST_F(LauncherTest, WorkersAndServersMeet) {
+TEST_F(LauncherTest, WorkersAndServersFindEachOther) {
   const auto result = run_to_end({"--workers", "2", "--ps", "1", "--", "hello_cluster"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output,
@@ -235,12 +235,12 @@ TEST_F(LauncherTest, AKilledLauncherLeavesNothingNotEvenGrandchildren) {
   EXPECT_TRUE(nothing_left());
 }
 
-TEST_F(LauncherTest, AFailedTaskIsRestartedAndRejoins) {
+TEST_F(LauncherTest, AFailedTaskIsRestartedAndEntersAgain) {
   const auto result =
       run_to_end({"--workers", "3", "--max-restarts", "1", "--", self(), "--task-main=fail_once"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, AllOf(HasSubstr("exited with code 7; restarting it (1 of 1)"),
-                                   HasSubstr("life 1 of worker/1")));
+                                   HasSubstr("incarnation 1 of worker/1")));
 }
 
 TEST_F(LauncherTest, RestartsComeToAnEnd) {
@@ -265,20 +265,20 @@ TEST_F(LauncherTest, ServersThatDoNotEndByThemselvesAreEnded) {
   EXPECT_TRUE(nothing_left());
 }
 
-TEST_F(LauncherTest, ATaskThatEndsBeforeItJoinsEndsTheWaitOfTheOthers) {
+TEST_F(LauncherTest, ATaskThatEndsBeforeItEntersEndsTheWaitOfTheOthers) {
   const auto result = run_to_end(
-      {"--workers", "2", "--", "sh", "-c", "[ $RANK = 0 ] || exit 5; exec " + beside("hello_cluster")});
+      {"--workers", "2", "--", "sh", "-c", "[ $RANK = 0 ] || exit 5; exec " + beside_self("hello_cluster")});
   EXPECT_EQ(result.exit_code, 5) << result.output;
   EXPECT_THAT(result.output, HasSubstr("the job failed: worker/1 exited with code 5"));
 }
 
-TEST_F(LauncherTest, ATaskThatEndsWellWithoutJoiningIsAnErrorForThoseWhoWait) {
+TEST_F(LauncherTest, ATaskThatEndsWellWithoutEnteringIsAnErrorForThoseWhoWait) {
   const int launcher =
       start({"--workers", "2", "--", "sh", "-c",
-             "if [ $RANK = 0 ]; then exec " + beside("hello_cluster") + "; fi; sleep 0.5; exit 0"});
+             "if [ $RANK = 0 ]; then exec " + beside_self("hello_cluster") + "; fi; sleep 0.5; exit 0"});
   const auto result = cluster.wait(launcher, soon());
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_THAT(result.output, HasSubstr("worker/1 exited with code 0 before it joined"));
+  EXPECT_THAT(result.output, HasSubstr("worker/1 exited with code 0 before it entered the job"));
 }
 
 TEST_F(LauncherTest, SixtyFourTasks) {
@@ -395,13 +395,4 @@ TEST_F(LauncherTest, MistakesAreExplained) {
 }
 
 }  // namespace
-}  // namespace muster
-
-int main(int argc, char** argv) {
-  return muster::testing::run_tests(argc, argv,
-                                    {{"wait_for_ever", muster::wait_for_ever},
-                                     {"fail_once", muster::fail_once},
-                                     {"throw_in_worker_1", muster::throw_in_worker_1},
-                                     {"abort_and_linger_in_worker_1", muster::abort_and_linger_in_worker_1},
-                                     {"serve_for_ever", muster::serve_for_ever}});
-}
+}  // namespace muster::detail

@@ -18,7 +18,7 @@
 
 #include "muster/optim/rules.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
@@ -41,12 +41,12 @@ void expect_equal(const UpdateRulePtr& rule, const MakeOptimizer& make_optimizer
   auto theirs = torch::randn({count}, options).requires_grad_();
   auto ours = theirs.detach().clone();
   const auto optimizer = make_optimizer({theirs});
-  std::vector<torch::Tensor> slots;
+  std::vector<torch::Tensor> states;
   UpdateRange range = {
       .dtype = type.dtype, .parameter = ours.data_ptr(), .count = static_cast<size_t>(count)};
-  for (size_t i = 0; i < rule->slots(); ++i) {
-    slots.push_back(torch::zeros({count}, options));
-    range.slots[i] = slots[i].data_ptr();
+  for (size_t i = 0; i < rule->states(); ++i) {
+    states.push_back(torch::zeros({count}, options));
+    range.states[i] = states[i].data_ptr();
   }
   auto largest = torch::ones({count}, options);
   for (int step = 1; step <= kSteps; ++step) {
@@ -90,10 +90,11 @@ TEST(OptimTorch, Adam) {
   using torch::optim::Adam;
   using torch::optim::AdamOptions;
   expect_equal<Adam>(adam(), AdamOptions());
-  expect_equal<Adam>(adam({.lr = 0.01, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-3}),
+  expect_equal<Adam>(adam({.lr = 0.01, .betas = {0.8, 0.99}, .eps = 1e-3}),
                      AdamOptions(0.01).betas({0.8, 0.99}).eps(1e-3));
   expect_equal<Adam>(adam({.weight_decay = 0.1}), AdamOptions().weight_decay(0.1));
-  expect_equal<Adam>(adam({.beta2 = 0.9, .amsgrad = true}), AdamOptions().betas({0.9, 0.9}).amsgrad(true));
+  expect_equal<Adam>(adam({.betas = {0.9, 0.9}, .amsgrad = true}),
+                     AdamOptions().betas({0.9, 0.9}).amsgrad(true));
   expect_equal<Adam>(adam({.weight_decay = 0.1, .amsgrad = true}),
                      AdamOptions().weight_decay(0.1).amsgrad(true));
 }
@@ -103,7 +104,8 @@ TEST(OptimTorch, AdamW) {
   using torch::optim::AdamWOptions;
   expect_equal<AdamW>(adamw(), AdamWOptions());
   expect_equal<AdamW>(adamw({.lr = 0.01, .weight_decay = 0.1}), AdamWOptions(0.01).weight_decay(0.1));
-  expect_equal<AdamW>(adamw({.beta2 = 0.9, .amsgrad = true}), AdamWOptions().betas({0.9, 0.9}).amsgrad(true));
+  expect_equal<AdamW>(adamw({.betas = {0.9, 0.9}, .amsgrad = true}),
+                      AdamWOptions().betas({0.9, 0.9}).amsgrad(true));
 }
 
 TEST(OptimTorch, Adagrad) {
@@ -130,4 +132,4 @@ TEST(OptimTorch, RmsProp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

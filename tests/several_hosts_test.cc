@@ -1,7 +1,5 @@
 // Jobs over several hosts, which are network namespaces (see muster/testing/hosts.h).
 
-#include <filesystem>
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,28 +7,21 @@
 #include "muster/testing/hosts.h"
 #include "muster/testing/process_cluster.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::ProcessCluster;
-
-Deadline soon() {
-  return Deadline::after(90s);
-}
-
-std::string beside(const std::string& name) {
-  return std::filesystem::path(testing::self_path()).parent_path() / name;
-}
+using testing::soon;
 
 class SeveralHostsTest : public ::testing::Test {
  protected:
   int node(int host, std::vector<std::string> more = {}) {
     std::vector<std::string> command = {
-        beside("muster"),     "run",           "--workers",     "2", "--nnodes", "2", "--node-rank",
-        std::to_string(host), "--coordinator", "10.77.0.1:4321"};
+        testing::beside_self("muster"), "run",           "--workers",     "2", "--nnodes", "2", "--node-rank",
+        std::to_string(host),           "--coordinator", "10.77.0.1:4321"};
     command.insert(command.end(), more.begin(), more.end());
     command.insert(command.end(), {"--", "hello_cluster"});
     return cluster.start({.command = hosts.on(host, command), .environment = {{"MUSTER_SECRET", "s"}}});
@@ -70,8 +61,8 @@ TEST_F(SeveralHostsTest, ALoopbackAddressIsAnErrorThatNamesTheTask) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail
 
 int main(int argc, char** argv) {
-  return muster::testing::run_tests_with_hosts(argc, argv, {});
+  return muster::detail::testing::run_tests_with_hosts(argc, argv);
 }

@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 // The collectives of a sample take about this long together: one alone may be disturbed by a neighbour.
@@ -71,7 +71,7 @@ void Bench::add_flags(CLI::App& app) {
       "collective every rank rewrites its buffer, as training does; only the collective is timed. Times\n"
       "are medians over all samples, in microseconds; a sample is that of the slowest rank. The line\n"
       "'repeated' has the time of collectives in a row on data that nobody has rewritten, where that\n"
-      "differs by more than 10 %: each rank then finds its part in its own cache, which flatters.\n"
+      "differs by more than 10 %: each rank then finds its block in its own cache, which flatters.\n"
       "Bandwidths are those of nccl-tests. The column x is a subject's time divided by Muster's:\n"
       "above 1, Muster is faster. The floor is what the memory alone would allow. The exit code is 1\n"
       "when a subject failed or gave a wrong result.\n\n"
@@ -186,4 +186,4 @@ std::string Bench::plot() const {
   return plot_svg(settings_.collective, value, points_);
 }
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

@@ -11,7 +11,7 @@
 #include "bench/collective/subjects.h"
 #include "bench/driver/kind.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 
 class Bench : public Kind {
  public:
@@ -45,4 +45,4 @@ class Bench : public Kind {
   std::vector<Point> points_;
 };
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

@@ -5,16 +5,17 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/peers/harness.h"
-#include "muster/train/run.h"
+#include "muster/communicator.h"
+#include "muster/run.h"
 
 namespace {
 
 using muster::DType;
 using muster::ReduceOp;
-using muster::bench::Buffers;
-using muster::bench::Collective;
+using muster::detail::bench::Buffers;
+using muster::detail::bench::Collective;
 
-class MusterSubject : public muster::bench::Subject {
+class MusterSubject : public muster::detail::bench::Subject {
  public:
   MusterSubject(muster::Communicator& comm, bool arena) : comm_(comm), arena_(arena) {}
 
@@ -24,7 +25,7 @@ class MusterSubject : public muster::bench::Subject {
 
   Buffers prepare(Collective collective, size_t bytes) override {
     collective_ = collective;
-    const auto shape = muster::bench::shape_of(collective, bytes, size());
+    const auto shape = muster::detail::bench::shape_of(collective, bytes, size());
     in_ = {};
     out_ = {};
     in_ = allocate(shape.in);
@@ -81,6 +82,6 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"arena", "heap"}));
   return muster::run(app, argc, argv, [&](muster::Job& job) {
     MusterSubject subject(job.communicator(), memory == "arena");
-    muster::bench::serve(subject, directory);
+    muster::detail::bench::serve(subject, directory);
   });
 }

@@ -10,7 +10,7 @@
 #include "bench/driver/numbers.h"
 #include "bench/driver/svg.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 constexpr double kWidth = 1000;
@@ -23,14 +23,14 @@ constexpr double kLegendLine = 22;
 constexpr int kMostSizeLabels = 8;
 constexpr std::array kDashes = {"", "7 3", "2 3", "9 3 2 3", "4 4"};
 
-/// From a logarithm to a place on the page.
+/// From a logarithm to a position on the page.
 struct Axis {
   double low = 0;
   double high = 1;
   double begin = 0;
   double end = 0;
 
-  double place(double logarithm) const { return begin + (logarithm - low) / (high - low) * (end - begin); }
+  double position(double logarithm) const { return begin + (logarithm - low) / (high - low) * (end - begin); }
 };
 
 struct Line {
@@ -103,7 +103,7 @@ class Panel {
     const auto last = static_cast<int>(x_.high);
     const int step = (last - static_cast<int>(x_.low) + kMostSizeLabels - 1) / kMostSizeLabels;
     for (auto power = static_cast<int>(x_.low); power <= last; power += step) {
-      const double x = x_.place(power);
+      const double x = x_.position(power);
       svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\"/>", x,
                          kTop, kBottom);
       svg += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x,
@@ -117,7 +117,7 @@ class Panel {
     std::string svg;
     for (auto power = static_cast<int>(y_.low); power <= static_cast<int>(y_.high); ++power) {
       for (const int step : {1, 2, 5}) {
-        const double y = y_.place(power + std::log10(step));
+        const double y = y_.position(power + std::log10(step));
         if (y < kTop - 0.1) continue;
         svg += fmt::format("<line class=\"grid\" x1=\"{1}\" y1=\"{0:.1f}\" x2=\"{2}\" y2=\"{0:.1f}\"/>", y,
                            kLeft, kRight);
@@ -151,9 +151,9 @@ class Panel {
     std::string points;
     std::string dots;
     for (const auto& [bytes, y] : line.points) {
-      points += fmt::format("{:.1f},{:.1f} ", x_.place(bytes), y_.place(y));
-      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.2\" fill=\"{}\"/>", x_.place(bytes),
-                          y_.place(y), colour_of(line.of.subject));
+      points += fmt::format("{:.1f},{:.1f} ", x_.position(bytes), y_.position(y));
+      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.2\" fill=\"{}\"/>", x_.position(bytes),
+                          y_.position(y), colour_of(line.of.subject));
     }
     return fmt::format("<polyline {} points=\"{}\"/>{}\n", stroke(line), points, dots);
   }
@@ -188,4 +188,4 @@ std::string plot_svg(const std::string& collective, PlotValue value, const std::
   return svg_document(kWidth, top, svg);
 }
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

@@ -8,11 +8,11 @@
 
 #include "bench/collective/report.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 
 enum class PlotValue { kTime, kBusBandwidth };
 
 /// Wrong results are left out. There must be at least one point with a size.
 std::string plot_svg(const std::string& collective, PlotValue value, const std::vector<Point>& points);
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

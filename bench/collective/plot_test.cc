@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 using ::testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST(Plot, ASingleRankHasNoBusBandwidthToShow) {
 }
 
 }  // namespace
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

@@ -9,7 +9,7 @@
 #include "bench/collective/subjects.h"
 #include "bench/driver/numbers.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 // How much a time may differ from that of collectives in a row before both are shown.
@@ -155,4 +155,4 @@ std::string Table::cell(const Subject& subject, const Point& point) const {
   return fmt::format("{} {}", time, static_cast<char>('a' + (found - subject.variants.begin())));
 }
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

@@ -11,7 +11,7 @@
 
 #include "bench/driver/kind.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 
 /// A turn from the answers of all ranks (bench/peers/harness.h): each sample is that of the slowest rank, and
 /// all must be right. Nothing when a line is not of that form.
@@ -61,4 +61,4 @@ class Table {
   std::vector<Subject> subjects_;
 };
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

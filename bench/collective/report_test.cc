@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 using ::testing::HasSubstr;
@@ -113,4 +113,4 @@ TEST(CollectiveJson, HasExactlyTheAgreedFields) {
 }
 
 }  // namespace
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
-#include "muster/program.h"
+#include "muster/find_program.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -44,7 +44,7 @@ Words operator+(Words words, const Words& more) {
 class Commands {
  public:
   Commands(const Settings& settings, int ranks, int cores)
-      : settings_(settings), count_(ranks), ranks_(std::to_string(ranks)), crowded_(ranks > cores) {}
+      : settings_(settings), count_(ranks), ranks_(std::to_string(ranks)), oversubscribed_(ranks > cores) {}
 
   std::vector<SubjectCommand> all() {
     muster();
@@ -120,9 +120,9 @@ class Commands {
     for (const auto& transport : settings_.tcp ? tcp : shared_memory) {
       Words words = Words{"mpirun.openmpi", "-n", ranks_, "--bind-to", "none", "--mca", "pml", "ob1"} +
                     transport.options;
-      if (crowded_) words = words + Words{"--mca", "mpi_yield_when_idle", "1"};
+      if (oversubscribed_) words = words + Words{"--mca", "mpi_yield_when_idle", "1"};
       words = words + Words{program("peer_openmpi"), "DIR"};
-      const std::string suffix = crowded_ ? ", yielding" : "";
+      const std::string suffix = oversubscribed_ ? ", yielding" : "";
       add({"openmpi", transport.name + suffix}, {words}, variables);
       add({"openmpi", transport.name + ", heap kept" + suffix}, {words}, keep_heap);
     }
@@ -132,7 +132,7 @@ class Commands {
   // to the end of its time slice.
   void mpich() {
     const Words words = {"mpirun.mpich", "-n", ranks_, program("peer_mpich"), "DIR"};
-    const std::string suffix = crowded_ ? ", spinning" : "";
+    const std::string suffix = oversubscribed_ ? ", spinning" : "";
     if (settings_.tcp) {
       add({"mpich", "ucx tcp" + suffix}, {words},
           {{"MPIR_CVAR_NOLOCAL", "1"}, {"UCX_TLS", "tcp,self"}, {"UCX_NET_DEVICES", "lo"}});
@@ -145,8 +145,8 @@ class Commands {
 
   const Settings& settings_;
   const int count_;
-  const std::string ranks_;  // the same as a word
-  const bool crowded_;       // more ranks than cores
+  const std::string ranks_;    // the same as a word
+  const bool oversubscribed_;  // more ranks than cores
   std::vector<SubjectCommand> commands_;
 };
 
@@ -186,4 +186,4 @@ std::vector<PeerState> peers(const Surroundings& surroundings) {
   return states;
 }
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

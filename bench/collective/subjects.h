@@ -14,7 +14,7 @@
 #include "bench/driver/peers.h"
 #include "bench/driver/subject.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 
 /// allreduce, reducescatter, allgather, broadcast, reduce, alltoall, barrier.
 const std::vector<std::string>& collectives();
@@ -42,4 +42,4 @@ std::vector<SubjectCommand> subjects(const Settings& settings, int ranks, int co
 /// gloo, openmpi and mpich, for choose_from().
 std::vector<PeerState> peers(const Surroundings& surroundings);
 
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

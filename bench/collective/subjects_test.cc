@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster::bench::collective {
+namespace muster::detail::bench::collective {
 namespace {
 
 using ::testing::ElementsAre;
@@ -53,12 +53,12 @@ TEST(SubjectCommands, OverTcpNobodySharesMemory) {
 
 TEST(SubjectCommands, MoreRanksThanCoresYieldAndSaySo) {
   const Settings settings = {.peers = {"openmpi", "mpich"}, .memory = {"heap"}, .programs = "/bin"};
-  const auto crowded = subjects(settings, 4, 2);
-  EXPECT_THAT(names(crowded),
+  const auto oversubscribed = subjects(settings, 4, 2);
+  EXPECT_THAT(names(oversubscribed),
               ElementsAre("muster: heap", "openmpi: vader cma, yielding",
                           "openmpi: vader cma, heap kept, yielding", "openmpi: vader copy, yielding",
                           "openmpi: vader copy, heap kept, yielding", "mpich: default, spinning"));
-  EXPECT_THAT(line(crowded[1]), HasSubstr("mpi_yield_when_idle 1"));
+  EXPECT_THAT(line(oversubscribed[1]), HasSubstr("mpi_yield_when_idle 1"));
   EXPECT_THAT(line(subjects(settings, 2, 2)[1]), Not(HasSubstr("yield")));
 }
 
@@ -125,4 +125,4 @@ TEST_F(ChoosePeers, AnMpiNeedsItsLauncherToo) {
 }
 
 }  // namespace
-}  // namespace muster::bench::collective
+}  // namespace muster::detail::bench::collective

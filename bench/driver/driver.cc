@@ -8,7 +8,7 @@
 
 #include "bench/driver/numbers.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 std::optional<double> Series::median_of(const std::string& part) const {
   std::vector<double> values;
@@ -117,7 +117,7 @@ std::unique_ptr<RunningSubject> Driver::start(const SubjectCommand& command) {
         RunningSubject::Options{.folder = folder_.path() / std::to_string(started_++),
                                 .environment = options_.environment,
                                 .timeout = options_.timeout},
-        warden_, signals_);
+        reaper_, signals_);
     subject->await_ready();
     return subject;
   } catch (const SubjectFailed& error) {
@@ -175,4 +175,4 @@ void Driver::problem(const std::string& what) {
   output_.notice(what);
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

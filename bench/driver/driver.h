@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "bench/driver/kind.h"
-#include "muster/warden.h"
+#include "muster/orphan_reaper.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// Measures all that the kind's flags ask for. The exit code: 0, 1 when a subject failed or gave wrong
 /// results, 128 + the signal that stopped it. Make no thread before it. Throws InvalidArgument, SystemError.
@@ -67,7 +67,7 @@ class Driver {
 
   const Options options_;
   Output& output_;
-  Warden warden_;
+  OrphanReaper reaper_;
   const SignalWatch signals_;
   const TemporaryFolder folder_;  // of all FIFOs
   int started_ = 0;
@@ -77,4 +77,4 @@ class Driver {
   double done_ = 0;
 };
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -7,7 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr int kMostRanks = 128;  // the sums of the data that is verified are exact up to here
@@ -50,4 +50,4 @@ std::string Flags::turns() const {
   return rounds == 1 ? "one turn" : fmt::format("{} turns", rounds);
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

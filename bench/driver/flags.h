@@ -11,7 +11,7 @@
 #include "bench/driver/output.h"
 #include "muster/base/config.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 struct Flags {
   std::vector<int> workers;  ///< in order, each once, after check()
@@ -46,4 +46,4 @@ CLI::Option* add_list(CLI::App& app, const std::string& name, Values& values, co
 constexpr int kMostTurns = 100000;
 constexpr double kLongestTurn = 3600;
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

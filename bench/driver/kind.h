@@ -21,7 +21,7 @@
 #include "bench/driver/running_subject.h"
 #include "bench/driver/subject.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// One measurement of one subject.
 struct Sample {
@@ -119,4 +119,4 @@ class Kind {
   Flags flags_;
 };
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr int64_t kLargestSize = int64_t{1} << 40;
@@ -81,10 +81,10 @@ std::optional<std::vector<double>> parse_answer(const std::string& line) {
 double percentile(std::vector<double> samples, double share) {
   MUSTER_CHECK(!samples.empty());
   std::sort(samples.begin(), samples.end());
-  const double place = share * static_cast<double>(samples.size() - 1);
-  const auto below = static_cast<size_t>(place);
+  const double position = share * static_cast<double>(samples.size() - 1);
+  const auto below = static_cast<size_t>(position);
   const size_t above = std::min(below + 1, samples.size() - 1);
-  return std::lerp(samples[below], samples[above], place - static_cast<double>(below));
+  return std::lerp(samples[below], samples[above], position - static_cast<double>(below));
 }
 
 std::string format_microseconds(double value) {
@@ -104,4 +104,4 @@ double rounded(double value, int decimals) {
   return std::round(value * unit) / unit;
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

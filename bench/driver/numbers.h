@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// "8:256M" is 8, 16, 32, ... up to 256M; "64K,1M,25M" is just these; both may be mixed. K, M and G are
 /// powers of 1024. In order, each once. Throws InvalidArgument.
@@ -40,4 +40,4 @@ std::string format_cell(std::optional<double> value, int decimals);
 /// As JSON has them: what is beyond is noise. Microseconds have 3 decimals.
 double rounded(double value, int decimals = 3);
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(Percentile, LiesBetweenTheNeighbours) {
 }
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -5,7 +5,7 @@
 #include "bench/driver/running_subject.h"
 #include "muster/base/error.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr int kProgressSteps = 1000;
@@ -57,4 +57,4 @@ int Output::finish(const std::function<bool()>& measure, const std::function<std
   }
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "muster/base/config.h"
-#include "muster/observe/progress.h"
+#include "muster/progress.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 class Output {
  public:
@@ -42,4 +42,4 @@ class Output {
   std::ofstream plot_;
 };
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

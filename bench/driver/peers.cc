@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
-#include "muster/base/deadline.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 #include "muster/cluster/identity.h"
+#include "muster/deadline.h"
 #include "muster/task_process.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using namespace std::chrono_literals;
@@ -111,4 +111,4 @@ std::string find_allocator() {
   return std::filesystem::exists(kAllocator) ? kAllocator : "";
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

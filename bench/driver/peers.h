@@ -9,7 +9,7 @@
 
 #include "muster/base/environment.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// Where muster-bench runs.
 struct Surroundings {
@@ -59,4 +59,4 @@ std::vector<std::string> python_candidates(const std::string& search_path);
 /// A library that keeps memory that was freed, to be loaded before a peer's; empty when there is none.
 std::string find_allocator();
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

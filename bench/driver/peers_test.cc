@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using ::testing::ElementsAre;
@@ -41,4 +41,4 @@ TEST(PythonCandidates, BeginWithTheOneOfTheSystem) {
 }
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -17,13 +17,13 @@
 
 #include "bench/driver/numbers.h"
 #include "muster/base/text.h"
-#include "muster/program.h"
+#include "muster/find_program.h"
 
 extern "C" {
 #include <sys/pidfd.h>  // of glibc 2.36, which forgets to say that it is C
 }
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using namespace std::chrono_literals;
@@ -100,9 +100,9 @@ void SignalWatch::check() const {
     throw Interrupted(static_cast<int>(info.ssi_signo));
 }
 
-RunningSubject::RunningSubject(SubjectCommand command, Options options, Warden& warden,
+RunningSubject::RunningSubject(SubjectCommand command, Options options, OrphanReaper& reaper,
                                const SignalWatch& signals)
-    : command_(std::move(command)), timeout_(options.timeout), warden_(warden), signals_(signals) {
+    : command_(std::move(command)), timeout_(options.timeout), reaper_(reaper), signals_(signals) {
   std::filesystem::create_directories(options.folder);
   for (int rank = 0; rank < command_.ranks(); ++rank) {
     Rank& added = ranks_.emplace_back();
@@ -136,12 +136,12 @@ RunningSubject::~RunningSubject() {
     if (rank.process.get() >= 0) pidfd_send_signal(rank.process.get(), SIGKILL, nullptr, 0);
   }
   processes_.clear();
-  for (const pid_t group : groups_) warden_.forget(group);
+  for (const pid_t group : groups_) reaper_.forget(group);
 }
 
 void RunningSubject::watch_group(pid_t group) {
   if (std::find(groups_.begin(), groups_.end(), group) != groups_.end()) return;
-  warden_.watch(group);
+  reaper_.watch(group);
   groups_.push_back(group);
 }
 
@@ -294,4 +294,4 @@ void RunningSubject::tell_to_quit() {
   for (const auto& rank : ranks_) (void)!write(rank.in.get(), "quit\n", 5);
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

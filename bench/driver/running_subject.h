@@ -15,14 +15,14 @@
 #include <vector>
 
 #include "bench/driver/subject.h"
-#include "muster/base/deadline.h"
 #include "muster/base/descriptor.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
+#include "muster/deadline.h"
+#include "muster/orphan_reaper.h"
 #include "muster/task_process.h"
-#include "muster/warden.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// A subject died, did not answer, or answered with an error. The message names it, the rank, and its last
 /// lines.
@@ -63,9 +63,9 @@ class RunningSubject {
     std::chrono::milliseconds timeout{std::chrono::minutes(2)};  ///< for one answer
   };
 
-  /// Starts the processes. `warden` and `signals` must outlive it. Throws SystemError, and InvalidArgument
+  /// Starts the processes. `reaper` and `signals` must outlive it. Throws SystemError, and InvalidArgument
   /// when there is no such program.
-  RunningSubject(SubjectCommand command, Options options, Warden& warden, const SignalWatch& signals);
+  RunningSubject(SubjectCommand command, Options options, OrphanReaper& reaper, const SignalWatch& signals);
 
   /// Ends all processes: by the word quit, then TERM, then KILL. Blocks for a few seconds at most.
   ~RunningSubject();
@@ -119,14 +119,14 @@ class RunningSubject {
 
   const SubjectCommand command_;
   const std::chrono::milliseconds timeout_;
-  Warden& warden_;
+  OrphanReaper& reaper_;
   const SignalWatch& signals_;
   std::vector<Rank> ranks_;
   std::vector<Process> processes_;
-  std::vector<pid_t> groups_;  // in the warden's book; a launcher may put its ranks into groups of their own
+  std::vector<pid_t> groups_;  // watched by the reaper; a launcher may put its ranks into groups of their own
   std::string output_;         // the end of what all processes wrote
   bool in_doubt_ = false;      // a command is unanswered: words may not be heard
   bool told_to_quit_ = false;
 };
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -12,7 +12,7 @@
 
 #include "muster/base/text.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using namespace std::chrono_literals;
@@ -62,7 +62,7 @@ class RunningSubjectTest : public ::testing::Test {
         command,
         RunningSubject::Options{
             .folder = folder, .environment = Environment::of_process(), .timeout = timeout},
-        warden, signals);
+        reaper, signals);
   }
 
   static std::string failure_of(RunningSubject& subject, const std::string& command) {
@@ -83,7 +83,7 @@ class RunningSubjectTest : public ::testing::Test {
 
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("running_subject_test.{}", getpid());
-  Warden warden;
+  OrphanReaper reaper;
   const SignalWatch signals;
 };
 
@@ -117,7 +117,7 @@ TEST_F(RunningSubjectTest, VariablesAreTakenOutAndAdded) {
                                   .without = {"GONE", "WHAT"}};
   auto environment = Environment::of_process();
   for (const char* name : {"GONE", "WHAT", "KEPT"}) environment.set(name, "inherited");
-  RunningSubject subject(command, {.folder = folder, .environment = environment, .timeout = 20s}, warden,
+  RunningSubject subject(command, {.folder = folder, .environment = environment, .timeout = 20s}, reaper,
                          signals);
   subject.await_ready();
   EXPECT_THAT(subject.ask("what"), ElementsAre("nothing other inherited"));
@@ -181,4 +181,4 @@ TEST_F(RunningSubjectTest, ASignalEndsTheWait) {
 }
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

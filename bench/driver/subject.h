@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// One variant of a subject, as the table and the plot name it.
 struct Variant {
@@ -31,4 +31,4 @@ struct SubjectCommand {
   std::string name() const;  ///< "openmpi (tcp), 2 ranks"
 };
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr const char* kStyle =
@@ -50,4 +50,4 @@ const char* colour_of(const std::string& subject) {
   return found != colours.end() ? found->second : "#7048e8";
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

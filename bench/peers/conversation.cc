@@ -10,7 +10,7 @@
 #include <memory>
 #include <stdexcept>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -48,4 +48,4 @@ void converse(const std::string& directory, int rank,
   _exit(1);
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

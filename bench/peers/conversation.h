@@ -14,7 +14,7 @@
 #include <functional>
 #include <string>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// Gives each command to `answer` until the driver says quit; the first line of what `answer` throws is the
 /// answer "error". Ends the process when the driver is gone: a subject's farewell may wait for ranks that are
@@ -22,4 +22,4 @@ namespace muster::bench {
 void converse(const std::string& directory, int rank,
               const std::function<std::string(const std::string& command)>& answer);
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

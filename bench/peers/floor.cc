@@ -23,7 +23,7 @@
 
 #include "bench/peers/harness.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr size_t kLargestBuffer = size_t{4} << 30;  // address space only: pages come when they are touched
@@ -154,7 +154,7 @@ int run_ranks(const std::string& directory, int ranks) {
 }
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench
 
 int main(int argc, char** argv) {
   const int ranks = argc == 3 ? std::atoi(argv[2]) : 0;
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return muster::bench::run_ranks(argv[1], ranks);
+    return muster::detail::bench::run_ranks(argv[1], ranks);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "peer_floor: %s\n", error.what());
     return 1;

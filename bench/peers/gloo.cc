@@ -13,7 +13,7 @@
 
 #include "bench/peers/harness.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 c10::intrusive_ptr<c10d::ProcessGroupGloo> make_group(const std::string& directory, int rank, int size) {
@@ -76,7 +76,7 @@ class Gloo : public Subject {
 };
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench
 
 int main(int argc, char** argv) {
   if (argc != 4) {
@@ -84,8 +84,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    muster::bench::Gloo subject(argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
-    muster::bench::serve(subject, argv[1]);
+    muster::detail::bench::Gloo subject(argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
+    muster::detail::bench::serve(subject, argv[1]);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "peer_gloo: %s\n", error.what());

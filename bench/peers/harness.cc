@@ -10,7 +10,7 @@
 
 #include "bench/peers/conversation.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr std::array kNames = {"allreduce", "reducescatter", "allgather", "broadcast",
@@ -238,4 +238,4 @@ void serve(Subject& subject, const std::string& directory) {
   converse(directory, subject.rank(), [&](const std::string& line) { return harness.answer(line); });
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -28,7 +28,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// Broadcast and reduce have rank 0 as their root.
 enum class Collective { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce, kAllToAll, kBarrier };
@@ -78,4 +78,4 @@ class Subject {
 /// Answers the driver until it says quit.
 void serve(Subject& subject, const std::string& directory);
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -12,7 +12,7 @@
 
 #include "bench/peers/harness.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -94,7 +94,7 @@ class Mpi : public Subject {
 };
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -103,8 +103,8 @@ int main(int argc, char** argv) {
   }
   MPI_Init(&argc, &argv);
   try {
-    muster::bench::Mpi subject;
-    muster::bench::serve(subject, argv[1]);
+    muster::detail::bench::Mpi subject;
+    muster::detail::bench::serve(subject, argv[1]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

@@ -11,7 +11,7 @@
 
 #include "bench/peers/ps_harness.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 class Floor : public PsWorker {
@@ -39,13 +39,13 @@ class Floor : public PsWorker {
 };
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench
 
 int main(int argc, char** argv) {
   try {
-    const auto task = muster::bench::parse_ps_task({argv + 1, argv + argc});
-    muster::bench::Floor floor(task.count());
-    muster::bench::serve_worker(floor, task);
+    const auto task = muster::detail::bench::parse_ps_task({argv + 1, argv + argc});
+    muster::detail::bench::Floor floor(task.count());
+    muster::detail::bench::serve_worker(floor, task);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "peer_ps_floor DIR RANK WORKERS SERVERS VARIABLES BYTES: %s\n", error.what());

@@ -31,7 +31,7 @@
 
 #include "bench/peers/ps_harness.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using namespace std::chrono_literals;
@@ -334,13 +334,13 @@ void run(bool stream, bool tcp, const PsTask& task) {
 }
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench
 
 int main(int argc, char** argv) {
   try {
     if (argc < 3) throw std::invalid_argument("too few arguments");
-    muster::bench::run(argv[1] == std::string("stream"), argv[2] == std::string("tcp"),
-                       muster::bench::parse_ps_task({argv + 3, argv + argc}));
+    muster::detail::bench::run(argv[1] == std::string("stream"), argv[2] == std::string("tcp"),
+                               muster::detail::bench::parse_ps_task({argv + 3, argv + argc}));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "peer_ps_grpc unary|stream unix|tcp DIR RANK WORKERS SERVERS VARIABLES BYTES: %s\n",

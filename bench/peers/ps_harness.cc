@@ -9,7 +9,7 @@
 
 #include "bench/peers/conversation.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 // Both are prime, so that parts of any usual size are out of step.
@@ -115,4 +115,4 @@ void serve_server(const PsTask& task) {
   converse(task.directory, task.rank, [](const std::string&) { return "ok"; });
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

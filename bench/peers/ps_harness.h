@@ -24,7 +24,7 @@
 #include <span>
 #include <string>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// What a rank is told on its command line.
 struct PsTask {
@@ -75,4 +75,4 @@ class PsWorker {
 void serve_worker(PsWorker& worker, const PsTask& task);
 void serve_server(const PsTask& task);
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

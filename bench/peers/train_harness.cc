@@ -6,7 +6,7 @@
 
 #include "bench/peers/conversation.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -60,4 +60,4 @@ void serve_training(TrainWorker& worker, const std::string& directory, int rank)
   converse(directory, rank, [&](const std::string& command) { return take_turn(worker, command); });
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 /// The steps since begin_turn(): the loss of the last one, and where their time went, in seconds.
 struct TrainTurn {
@@ -46,4 +46,4 @@ class TrainWorker {
 /// Answers the driver until it says quit.
 void serve_training(TrainWorker& worker, const std::string& directory, int rank);
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -11,7 +11,7 @@
 #include "bench/peers/train_harness.h"
 #include "bench/train/models.h"
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -67,7 +67,7 @@ class Loop : public TrainWorker {
 };
 
 }  // namespace
-}  // namespace muster::bench
+}  // namespace muster::detail::bench
 
 int main(int argc, char** argv) {
   if (argc != 6) {
@@ -76,8 +76,8 @@ int main(int argc, char** argv) {
   }
   try {
     const int rank = std::stoi(argv[2]);
-    muster::bench::Loop loop(argv[3], argv[4], std::stoll(argv[5]), rank);
-    muster::bench::serve_training(loop, argv[1], rank);
+    muster::detail::bench::Loop loop(argv[3], argv[4], std::stoll(argv[5]), rank);
+    muster::detail::bench::serve_training(loop, argv[1], rank);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "peer_train_loop: %s\n", error.what());

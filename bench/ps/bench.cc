@@ -6,7 +6,7 @@
 
 #include "bench/driver/numbers.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 namespace {
 
 constexpr int kMostServers = 128;
@@ -97,10 +97,10 @@ Turn Bench::take_turn(RunningSubject& subject, std::optional<double> fastest_us)
   const auto lines = subject.ask(command);
   const auto samples = parse_samples(lines, workers);
   if (!samples) subject.reject(command, lines);
-  const auto verdicts = subject.ask("verify");
-  const auto verdict = parse_verdict(verdicts, workers);
-  if (!verdict) subject.reject("verify", verdicts);
-  Turn turn = {.samples = {}, .verified = *verdict};
+  const auto answers = subject.ask("verify");
+  const auto verified = parse_verification(answers, workers);
+  if (!verified) subject.reject("verify", answers);
+  Turn turn = {.samples = {}, .verified = *verified};
   for (const double us : *samples) turn.samples.push_back({.us = us});
   return turn;
 }
@@ -125,4 +125,4 @@ std::string Bench::closing() const {
   return text.empty() ? "" : "\nbars, with one worker and one server: a time divided by Muster's\n" + text;
 }
 
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

@@ -11,7 +11,7 @@
 #include "bench/ps/report.h"
 #include "bench/ps/subjects.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 
 class Bench : public Kind {
  public:
@@ -37,4 +37,4 @@ class Bench : public Kind {
   std::vector<Point> points_;
 };
 
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

@@ -8,59 +8,61 @@
 #include <fmt/format.h>
 
 #include "bench/peers/ps_harness.h"
+#include "muster/job/job_context.h"
 #include "muster/optim/rules.h"
-#include "muster/ps/client.h"
-#include "muster/ps/server.h"
-#include "muster/train/run.h"
+#include "muster/ps/client/parameter_client.h"
+#include "muster/ps/server/parameter_server.h"
+#include "muster/run.h"
 
 namespace {
 
 using muster::Job;
-using muster::ParameterClient;
-using muster::ParameterServer;
-using muster::bench::PsTask;
+using muster::detail::JobContext;
+using muster::detail::ParameterClient;
+using muster::detail::ParameterServer;
+using muster::detail::bench::PsTask;
 
 constexpr double kRate = 1;  // so that sums are exact
 
 PsTask task_of(const Job& job, PsTask task) {
-  task.workers = job.workers();
+  task.workers = job.size();
   task.servers = job.servers();
-  task.rank = job.is_server() ? job.workers() + job.task().task.value_or(0) : job.worker();
+  task.rank = job.is_server() ? job.size() + job.index() : job.rank();
   return task;
 }
 
-muster::ServerPlan plan_of(const PsTask& task, muster::Mode mode) {
-  muster::ServerPlan plan = {.servers = task.servers,
-                             .rule = muster::sgd({.lr = kRate})->to_string(),
-                             .policy = {.workers = task.workers, .phases = {{0, mode}}}};
+muster::detail::ModelSpec spec_of(const PsTask& task, muster::detail::Mode mode) {
+  muster::detail::ModelSpec spec = {.servers = task.servers,
+                                    .rule = muster::detail::sgd({.lr = kRate})->to_string(),
+                                    .policy = {.workers = task.workers, .phases = {{0, mode}}}};
   for (size_t i = 0; i < task.variables; ++i)
-    plan.variables.push_back({fmt::format("v{}", i), {static_cast<int64_t>(task.bytes / sizeof(float))}});
-  return plan;
+    spec.variables.push_back({fmt::format("v{}", i), {static_cast<int64_t>(task.bytes / sizeof(float))}});
+  return spec;
 }
 
-void run_server(Job& job, const PsTask& task, muster::Mode mode) {
+void run_server(JobContext& job, const PsTask& task, muster::detail::Mode mode) {
   job.announce_server();
   const ParameterServer server({.endpoint = job.endpoint(),
                                 .job_id = "bench",
-                                .plan_id = "ps",
-                                .plan = plan_of(task, mode),
+                                .model_id = "ps",
+                                .spec = spec_of(task, mode),
                                 .server = task.server(),
                                 .find_server = [&](int other, muster::Deadline deadline) {
                                   return job.find_server(other, deadline);
                                 }});
-  muster::bench::serve_server(task);
+  muster::detail::bench::serve_server(task);
   job.wait_for_workers();
 }
 
-class MusterWorker : public muster::bench::PsWorker {
+class MusterWorker : public muster::detail::bench::PsWorker {
  public:
-  MusterWorker(Job& job, const PsTask& task, muster::Mode mode)
+  MusterWorker(JobContext& job, const PsTask& task, muster::detail::Mode mode)
       : task_(task),
-        is_sync_(mode == muster::Mode::kSync),
+        is_sync_(mode == muster::detail::Mode::kSync),
         client_({.endpoint = job.endpoint(),
                  .job_id = "bench",
-                 .plan_id = "ps",
-                 .plan = plan_of(task, mode),
+                 .model_id = "ps",
+                 .spec = spec_of(task, mode),
                  .worker = task.rank,
                  .find_server = [&](int server,
                                     muster::Deadline deadline) { return job.find_server(server, deadline); },
@@ -68,10 +70,10 @@ class MusterWorker : public muster::bench::PsWorker {
         memory_(client_.allocate(task.count() * sizeof(float))),
         gradients_(static_cast<float*>(memory_.get()), task.count()),
         parameters_(task.count()) {
-    muster::bench::write_start(parameters_);
-    for (size_t i = 0; i < task.variables; ++i) places_.push_back(parameters_.data() + begin_of(i));
-    if (job.is_chief()) client_.initialise(std::vector<const float*>(places_.begin(), places_.end()));
-    reply_ = client_.join();
+    muster::detail::bench::write_start(parameters_);
+    for (size_t i = 0; i < task.variables; ++i) variables_.push_back(parameters_.data() + begin_of(i));
+    if (job.is_chief()) client_.initialise(std::vector<const float*>(variables_.begin(), variables_.end()));
+    reply_ = client_.enter();
     pull(reply_.version);
   }
 
@@ -89,12 +91,12 @@ class MusterWorker : public muster::bench::PsWorker {
   // Each push of each worker has become a version; or their average has, at a rate that makes it their sum.
   bool verify(int64_t steps) override {
     pull(is_sync_ ? steps : steps * task_.workers);
-    return muster::bench::are_updated(parameters_, task_.workers, steps);
+    return muster::detail::bench::are_updated(parameters_, task_.workers, steps);
   }
 
  private:
   size_t begin_of(size_t variable) const { return variable * (task_.bytes / sizeof(float)); }
-  void pull(int64_t at_least) { version_ = client_.pull(at_least, places_); }
+  void pull(int64_t at_least) { version_ = client_.pull(at_least, variables_); }
 
   const PsTask task_;
   const bool is_sync_;
@@ -102,8 +104,8 @@ class MusterWorker : public muster::bench::PsWorker {
   const std::shared_ptr<void> memory_;
   const std::span<float> gradients_;
   std::vector<float> parameters_;
-  std::vector<float*> places_;
-  muster::Reply reply_;
+  std::vector<float*> variables_;
+  muster::detail::Reply reply_;
   int64_t version_ = 0;
 };
 
@@ -119,8 +121,8 @@ int main(int argc, char** argv) {
   app.add_option("--mode", mode, "ps-async or ps-sync")->check(CLI::IsMember({"ps-async", "ps-sync"}));
   return muster::run(app, argc, argv, [&](Job& job) {
     const PsTask task = task_of(job, told);
-    if (task.is_server()) return run_server(job, task, muster::parse_mode(mode));
-    MusterWorker worker(job, task, muster::parse_mode(mode));
-    muster::bench::serve_worker(worker, task);
+    if (task.is_server()) return run_server(job.context(), task, muster::detail::parse_mode(mode));
+    MusterWorker worker(job.context(), task, muster::detail::parse_mode(mode));
+    muster::detail::bench::serve_worker(worker, task);
   });
 }

@@ -8,7 +8,7 @@
 
 #include "bench/driver/numbers.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 namespace {
 
 constexpr std::array<const char*, 5> kSubjects = {"muster", "grpc-unary", "grpc-stream", "torch-rpc",
@@ -56,7 +56,7 @@ const Point* find(const std::vector<Point>& points, const Case& of) {
   return found != points.end() ? &*found : nullptr;
 }
 
-const char* verdict(bool met) {
+const char* met_or_not(bool met) {
   return met ? "met" : "not met";
 }
 
@@ -69,7 +69,7 @@ std::string bar_of_a_thousand(const std::vector<Point>& points, const std::strin
   if (!time || !time_of_one) return "";
   const double times = *time / *time_of_one;
   return fmt::format("  {}  {:>7}  {:<9} {:>6}  at most  {:<4} {}\n", transport, "1000x4K", "1x4M",
-                     format_ratio(times), kMostForAThousand, verdict(times <= kMostForAThousand));
+                     format_ratio(times), kMostForAThousand, met_or_not(times <= kMostForAThousand));
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ std::optional<std::vector<double>> parse_samples(const std::vector<std::string>&
   return samples;
 }
 
-std::optional<bool> parse_verdict(const std::vector<std::string>& lines, int workers) {
+std::optional<bool> parse_verification(const std::vector<std::string>& lines, int workers) {
   bool verified = true;
   for (int worker = 0; worker < workers; ++worker) {
     const auto& line = lines[static_cast<size_t>(worker)];
@@ -151,10 +151,10 @@ std::string bars(const std::vector<Point>& points) {
     if (!ratio) continue;
     text +=
         fmt::format("  {}  {:>7}  {:<9} {:>6}  at least {:<4} {}\n", bar.transport, format_size(bar.bytes),
-                    bar.rival, format_ratio(*ratio), bar.least, verdict(*ratio >= bar.least));
+                    bar.rival, format_ratio(*ratio), bar.least, met_or_not(*ratio >= bar.least));
   }
   for (const auto& transport : transports()) text += bar_of_a_thousand(points, transport);
   return text;
 }
 
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

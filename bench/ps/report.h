@@ -11,7 +11,7 @@
 #include "bench/driver/kind.h"
 #include "bench/ps/subjects.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 
 /// The samples of all workers, from the answers of all ranks to "run" (bench/peers/ps_harness.h): a sample is
 /// the time of one worker. Nothing when a worker's line is not of that form.
@@ -19,7 +19,7 @@ std::optional<std::vector<double>> parse_samples(const std::vector<std::string>&
 
 /// Whether all workers found all parameters right, from the answers to "verify". Nothing when a worker's line
 /// is not of that form.
-std::optional<bool> parse_verdict(const std::vector<std::string>& lines, int workers);
+std::optional<bool> parse_verification(const std::vector<std::string>& lines, int workers);
 
 /// All that was measured of one case. A subject that failed is missing.
 struct Point {
@@ -45,4 +45,4 @@ std::string table_row(const Point& point);
 /// A line for each bar whose case was measured: met or not. Empty when there is none.
 std::string bars(const std::vector<Point>& points);
 
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

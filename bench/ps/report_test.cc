@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 namespace {
 
 using ::testing::ElementsAre;
@@ -14,14 +14,14 @@ TEST(PsAnswers, SamplesAreThoseOfAllWorkersAndNotOfServers) {
 }
 
 TEST(PsAnswers, AllWorkersMustFindTheParametersRight) {
-  EXPECT_EQ(parse_verdict({"ok 1", "ok 1", "ok"}, 2), true);
-  EXPECT_EQ(parse_verdict({"ok 1", "ok 0", "ok"}, 2), false);
+  EXPECT_EQ(parse_verification({"ok 1", "ok 1", "ok"}, 2), true);
+  EXPECT_EQ(parse_verification({"ok 1", "ok 0", "ok"}, 2), false);
 }
 
 TEST(PsAnswers, OfAnotherFormAreNone) {
   for (const char* line : {"", "ok", "no 1", "ok x", "ok 1 x"}) {
     EXPECT_EQ(parse_samples({line}, 1), std::nullopt) << line;
-    EXPECT_EQ(parse_verdict({line}, 1), std::nullopt) << line;
+    EXPECT_EQ(parse_verification({line}, 1), std::nullopt) << line;
   }
 }
 
@@ -107,4 +107,4 @@ TEST(PsBars, AreThoseOfOneWorkerAndOneServer) {
 }
 
 }  // namespace
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

@@ -6,7 +6,7 @@
 
 #include "bench/driver/numbers.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -151,4 +151,4 @@ std::vector<PeerState> peers(const Surroundings& surroundings, const std::string
   return {{"grpc-unary", grpc}, {"grpc-stream", grpc}, {"torch-rpc", torch_rpc}};
 }
 
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

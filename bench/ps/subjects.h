@@ -23,7 +23,7 @@
 #include "bench/driver/peers.h"
 #include "bench/driver/subject.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 
 /// What is measured at one time.
 struct Case {
@@ -66,4 +66,4 @@ std::vector<SubjectCommand> subjects(const Settings& settings, const Case& of);
 /// grpc-unary, grpc-stream and torch-rpc, for choose_from(). `python` is empty when there is none with torch.
 std::vector<PeerState> peers(const Surroundings& surroundings, const std::string& python);
 
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

@@ -10,7 +10,7 @@
 
 #include "bench/driver/numbers.h"
 
-namespace muster::bench::ps {
+namespace muster::detail::bench::ps {
 namespace {
 
 using ::testing::Contains;
@@ -135,4 +135,4 @@ TEST_F(PsSubjects, PeersSayWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace muster::bench::ps
+}  // namespace muster::detail::bench::ps

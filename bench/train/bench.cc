@@ -10,7 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/tune.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 constexpr int kFirstWarmup = 3;
@@ -152,4 +152,4 @@ std::string Bench::plot() const {
   return plot_svg(points_);
 }
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

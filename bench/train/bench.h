@@ -11,7 +11,7 @@
 #include "bench/train/report.h"
 #include "bench/train/subjects.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 
 class Bench : public Kind {
  public:
@@ -36,4 +36,4 @@ class Bench : public Kind {
   std::vector<Point> points_;
 };
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -9,7 +9,7 @@
 
 #include "muster/base/text.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 
 std::optional<MemoryUse> parse_memory(std::string_view smaps_rollup) {
   std::map<std::string, double> fields;
@@ -42,4 +42,4 @@ std::optional<MemoryUse> memory_of(const std::vector<pid_t>& pids) {
   return MemoryUse{.rss = sum.rss / count, .pss = sum.pss / count, .own = sum.own / count};
 }
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 
 /// In MiB.
 struct MemoryUse {
@@ -23,4 +23,4 @@ std::optional<MemoryUse> parse_memory(std::string_view smaps_rollup);
 /// The mean over these processes. Nothing when one of them has gone.
 std::optional<MemoryUse> memory_of(const std::vector<pid_t>& pids);
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 using ::testing::Gt;
@@ -31,4 +31,4 @@ TEST(Memory, OfThisProcessIsThere) {
 }
 
 }  // namespace
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

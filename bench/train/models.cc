@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 namespace {
 
 namespace nn = torch::nn;
@@ -84,4 +84,4 @@ RandomBatches::Batch RandomBatches::next() {
   return {inputs_[step % kInputs], labels_[step % kLabels]};
 }
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

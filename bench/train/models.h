@@ -18,7 +18,7 @@
 
 #include <torch/torch.h>
 
-namespace muster::bench {
+namespace muster::detail::bench {
 
 struct TrainModel {
   torch::nn::Sequential net;
@@ -44,4 +44,4 @@ class RandomBatches {
   size_t step_ = 0;
 };
 
-}  // namespace muster::bench
+}  // namespace muster::detail::bench

@@ -5,19 +5,18 @@
 
 #include "bench/peers/train_harness.h"
 #include "bench/train/models.h"
-#include "muster/optim/rules.h"
-#include "muster/train/run.h"
-#include "muster/train/trainer.h"
+#include "muster/run.h"
+#include "muster/trainer.h"
 
 namespace {
 
-using muster::bench::RandomBatches;
-using muster::bench::TrainModel;
-using muster::bench::TrainTurn;
+using muster::detail::bench::RandomBatches;
+using muster::detail::bench::TrainModel;
+using muster::detail::bench::TrainTurn;
 
-muster::UpdateRulePtr make_rule(const std::string& optimizer) {
-  if (optimizer == "sgd") return muster::sgd({.lr = 0.01, .momentum = 0.9});
-  return muster::adam({.lr = 1e-3});
+muster::optim::Optimizer make_rule(const std::string& optimizer) {
+  if (optimizer == "sgd") return muster::optim::SGD({.lr = 0.01, .momentum = 0.9});
+  return muster::optim::Adam({.lr = 1e-3});
 }
 
 struct Task {
@@ -26,12 +25,12 @@ struct Task {
   int64_t batch = 1;
 };
 
-class MusterWorker : public muster::bench::TrainWorker {
+class MusterWorker : public muster::detail::bench::TrainWorker {
  public:
   MusterWorker(muster::Job& job, const Task& task)
       : batch_(task.batch),
-        model_(muster::bench::make_model(task.model)),
-        batches_(model_, batch_, job.worker()),
+        model_(muster::detail::bench::make_model(task.model)),
+        batches_(model_, batch_, job.rank()),
         trainer_(job, *model_.net, make_rule(task.optimizer)) {}
 
   void begin_turn() override { trainer_.reset_metrics(); }
@@ -44,7 +43,7 @@ class MusterWorker : public muster::bench::TrainWorker {
   }
 
   int64_t rest() override {
-    trainer_.join();
+    trainer_.finish_epoch();
     const muster::Metrics metrics = trainer_.metrics();
     return metrics.steps - metrics.dropped - metrics.skipped;
   }
@@ -78,6 +77,6 @@ int main(int argc, char** argv) {
   app.add_option("--batch", task.batch, "samples of this worker in each step")->required();
   return muster::run(app, argc, argv, [&](muster::Job& job) {
     MusterWorker worker(job, task);
-    muster::bench::serve_training(worker, directory, job.worker());
+    muster::detail::bench::serve_training(worker, directory, job.rank());
   });
 }

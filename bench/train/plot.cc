@@ -6,7 +6,7 @@
 
 #include "bench/driver/svg.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 constexpr size_t kColumns = 2;
@@ -68,4 +68,4 @@ std::string plot_svg(const std::vector<Point>& points) {
   return svg_document(kPanelWidth * columns, top, svg);
 }
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -8,8 +8,8 @@
 
 #include "bench/train/report.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 
 std::string plot_svg(const std::vector<Point>& points);
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -48,4 +48,4 @@ TEST(TrainPlot, ASubjectThatFailedOrAllThatDidLeaveNoTrace) {
 }
 
 }  // namespace
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

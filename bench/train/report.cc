@@ -10,7 +10,7 @@
 #include "bench/driver/numbers.h"
 #include "muster/base/text.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 struct WorkerAnswer {
@@ -154,4 +154,4 @@ std::string to_table(const Point& point) {
   return text;
 }
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

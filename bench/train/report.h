@@ -12,7 +12,7 @@
 #include "bench/train/memory.h"
 #include "bench/train/subjects.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 
 /// A sample from the answers of all workers (bench/peers/train_harness.h) to a turn of `steps` steps of each;
 /// 0: they say how many. Its time is that of a step of the slowest worker. Its parts are means over the
@@ -61,4 +61,4 @@ std::string to_json(const Point& point, const Result& result);
 /// A title, the names of the columns, and a line for each result.
 std::string to_table(const Point& point);
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

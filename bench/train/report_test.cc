@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 TEST(TrainAnswers, AreTheSlowestWorkerAndTheMeanOfTheParts) {
@@ -111,4 +111,4 @@ TEST(TrainJson, HasTheAgreedFields) {
 }
 
 }  // namespace
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -5,7 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -141,4 +141,4 @@ std::vector<PeerState> peers(const Surroundings& surroundings, const std::string
   return {{"ddp", ddp}, {"ddp-installed", ddp}, {"loop", surroundings.why_not(kLoop)}};
 }
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -20,7 +20,7 @@
 #include "bench/driver/peers.h"
 #include "bench/driver/subject.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 
 /// models.h has the models themselves.
 struct Model {
@@ -56,4 +56,4 @@ std::vector<SubjectCommand> subjects(const Settings& settings, const Model& mode
 /// ddp, ddp-installed and loop, for choose_from(). `python` is empty when there is none with torch.
 std::vector<PeerState> peers(const Surroundings& surroundings, const std::string& python);
 
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster::bench::train {
+namespace muster::detail::bench::train {
 namespace {
 
 using ::testing::AllOf;
@@ -111,4 +111,4 @@ TEST_F(TrainPeers, SayWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace muster::bench::train
+}  // namespace muster::detail::bench::train

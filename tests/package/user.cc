@@ -1,14 +1,13 @@
 #include <cstdio>
 
-#include <ATen/ATen.h>
-
-#include "muster/base/dtype.h"
-#include "muster/data/mnist.h"
-#include "muster/train/run.h"
+#include <muster/muster.h>
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Job& job) {
-    std::printf("user program: %d worker, %s, sum %g\n", job.workers(),
-                muster::name_of(muster::DType::kBFloat16), at::ones({3}).sum().item<double>());
+    torch::nn::Linear net(3, 1);
+    muster::Trainer trainer(job, net, muster::optim::SGD({.lr = 0.1}));
+    const muster::Step step = trainer.step([&] { return net(torch::ones({4, 3})).pow(2).mean(); }, 4);
+    std::printf("user program: %d worker, step %d, %s\n", job.size(), static_cast<int>(trainer.steps()),
+                step.loss >= 0 ? "trained" : "failed");
   });
 }

@@ -9,7 +9,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 
 BenchCommand::BenchCommand(CLI::App& parent) {
   parent.add_subcommand("bench",
@@ -36,4 +36,4 @@ void BenchCommand::run(char** argv) {
   raise<SystemError>("bench: {} can't be executed: {}", program, describe_errno(errno));
 }
 
-}  // namespace muster
+}  // namespace muster::detail

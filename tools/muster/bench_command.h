@@ -6,7 +6,7 @@ namespace CLI {
 class App;
 }
 
-namespace muster {
+namespace muster::detail {
 
 /// `muster bench ARGS...` is the program muster-bench, which stands beside this one when it was built. It is
 /// no part of `muster`: who trains needs neither it nor the libraries that it compares with.
@@ -23,4 +23,4 @@ class BenchCommand {
   [[noreturn]] static void run(char** argv);
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -14,14 +14,14 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/tune.h"
-#include "muster/program.h"
+#include "muster/find_program.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
 
-// Times 16 KiB: more than a pipe holds, so that the last words of a task that has ended are all read.
+// Times 16 KiB: more than a pipe holds, so that all that a task wrote before it ended is read.
 constexpr int kReadsAtOnce = 16;
 constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
 
@@ -42,15 +42,15 @@ Launcher::Launcher(LaunchOptions options)
       program_(find_program(options_.command.front(),
                             options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
       goes_on_(options_.config.strategy.starts_with("ps-")) {
-  options_.shape.tasks();  // throws if it can't be
-  if (options_.node < 0 || options_.node >= options_.shape.nodes) {
+  options_.spec.tasks();  // throws if it can't be
+  if (options_.node < 0 || options_.node >= options_.spec.nodes) {
     raise<InvalidArgument>("--node-rank {} is not between 0 and {} (--nnodes {})", options_.node,
-                           options_.shape.nodes - 1, options_.shape.nodes);
+                           options_.spec.nodes - 1, options_.spec.nodes);
   }
-  if (options_.shape.nodes > 1 && options_.config.coordinator.empty()) {
+  if (options_.spec.nodes > 1 && options_.config.coordinator.empty()) {
     raise<InvalidArgument>(
         "--nnodes {} needs --coordinator host:port, the same on every node: where node 0 listens",
-        options_.shape.nodes);
+        options_.spec.nodes);
   }
   sigset_t mask;
   sigemptyset(&mask);
@@ -60,10 +60,11 @@ Launcher::Launcher(LaunchOptions options)
   signals_ = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   const bool colours = !options_.config.environment.get("NO_COLOR");
-  output_ = std::make_unique<Output>(Output::Options{.out_is_terminal = colours && isatty(STDOUT_FILENO) == 1,
-                                                     .err_is_terminal = colours && isatty(STDERR_FILENO) == 1,
-                                                     .log_dir = options_.log_dir},
-                                     short_names(options_.shape.tasks_of_node(options_.node)));
+  output_ = std::make_unique<TaskOutput>(
+      TaskOutput::Options{.out_is_terminal = colours && isatty(STDOUT_FILENO) == 1,
+                          .err_is_terminal = colours && isatty(STDERR_FILENO) == 1,
+                          .log_dir = options_.log_dir},
+      short_names(options_.spec.tasks_of_node(options_.node)));
   set_log_level(options_.config.log_level);
   set_log_task("launcher");
   set_log_sink(
@@ -82,46 +83,46 @@ Launcher::~Launcher() {
 
 int Launcher::run() {
   try {
-    prepare_tasks(meet_or_be_interrupted());
+    prepare_tasks(rendezvous_unless_interrupted());
     for (size_t i = 0; i < tasks_.size(); ++i) start(i);
   } catch (const Error& error) {
     if (nodes_) nodes_->abort(error.what(), std::nullopt);
     throw;
   }
-  while (any_running(/*workers_only=*/false) || stage_ == Stage::kRunning) poll_once();
+  while (any_running(/*workers_only=*/false) || status_ == Status::kRunning) poll_once();
   return conclude();
 }
 
-// The other nodes may be long in coming, and the user may lose patience.
-ClusterSpec Launcher::meet_or_be_interrupted() {
-  auto meeting = std::async(std::launch::async, [this] {
+// The other nodes may be long in coming, and the user may not want to wait for them.
+ClusterSpec Launcher::rendezvous_unless_interrupted() {
+  auto rendezvous = std::async(std::launch::async, [this] {
     const std::shared_ptr<void> wake(nullptr, [this](void*) { eventfd_write(wake_, 1); });
-    nodes_ = std::make_unique<NodeMeeting>(NodeMeeting::Options{.shape = options_.shape,
-                                                                .node = options_.node,
-                                                                .config = options_.config,
-                                                                .loss_policy = goes_on_ ? LossPolicy::kGoOn
-                                                                               : options_.max_restarts > 0
-                                                                                   ? LossPolicy::kRejoin
-                                                                                   : LossPolicy::kAbort,
-                                                                .restarts = options_.max_restarts > 0,
-                                                                .grace = options_.grace,
-                                                                .on_failure =
-                                                                    [this](const std::string& reason) {
-                                                                      const MutexLock lock(shared_.mutex);
-                                                                      shared_.aborted = reason;
-                                                                      eventfd_write(wake_, 1);
-                                                                    },
-                                                                .on_lost =
-                                                                    [this](const TaskInfo& task) {
-                                                                      const MutexLock lock(shared_.mutex);
-                                                                      shared_.lost.push_back(task);
-                                                                      eventfd_write(wake_, 1);
-                                                                    }});
+    nodes_ = std::make_unique<NodeRendezvous>(
+        NodeRendezvous::Options{.spec = options_.spec,
+                                .node = options_.node,
+                                .config = options_.config,
+                                .failure_policy = goes_on_                    ? FailurePolicy::kGoOn
+                                                  : options_.max_restarts > 0 ? FailurePolicy::kWait
+                                                                              : FailurePolicy::kAbort,
+                                .restarts = options_.max_restarts > 0,
+                                .grace = options_.grace,
+                                .on_aborted =
+                                    [this](const std::string& reason) {
+                                      const MutexLock lock(shared_.mutex);
+                                      shared_.aborted = reason;
+                                      eventfd_write(wake_, 1);
+                                    },
+                                .on_task_failed =
+                                    [this](const TaskInfo& task) {
+                                      const MutexLock lock(shared_.mutex);
+                                      shared_.failed.push_back(task);
+                                      eventfd_write(wake_, 1);
+                                    }});
     return nodes_->exchange_addresses();
   });
   std::array<pollfd, 2> waits = {
       {{.fd = signals_, .events = POLLIN, .revents = 0}, {.fd = wake_, .events = POLLIN, .revents = 0}}};
-  while (meeting.wait_for(0s) != std::future_status::ready) {
+  while (rendezvous.wait_for(0s) != std::future_status::ready) {
     poll(waits.data(), waits.size(), 100);
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
@@ -130,11 +131,11 @@ ClusterSpec Launcher::meet_or_be_interrupted() {
       _exit(128 + static_cast<int>(info.ssi_signo));  // nothing has been started: there is nothing to end
     }
   }
-  return meeting.get();
+  return rendezvous.get();
 }
 
 void Launcher::prepare_tasks(const ClusterSpec& cluster) {
-  const auto names = options_.shape.tasks_of_node(options_.node);
+  const auto names = options_.spec.tasks_of_node(options_.node);
   Environment environment = options_.config.environment;
   if (options_.tune) {
     const auto cpu = CpuFeatures::detect();
@@ -154,7 +155,7 @@ void Launcher::prepare_tasks(const ClusterSpec& cluster) {
     tasks_.push_back({.name = name,
                       .environment = environment_of_task(environment, config,
                                                          {.task = name,
-                                                          .shape = options_.shape,
+                                                          .spec = options_.spec,
                                                           .node = options_.node,
                                                           .cluster = cluster,
                                                           .master = nodes_->master()})});
@@ -164,9 +165,9 @@ void Launcher::prepare_tasks(const ClusterSpec& cluster) {
 void Launcher::start(size_t index) {
   Task& task = tasks_[index];
   if (task.restarts > 0) task.environment.set("MUSTER_RESTART_COUNT", std::to_string(task.restarts));
-  task.lost = false;
+  task.given_up = false;
   task.process = std::make_unique<TaskProcess>(program_, options_.command, task.environment);
-  warden_.watch(task.process->pid());
+  reaper_.watch(task.process->pid());
 }
 
 size_t Launcher::index_of(const TaskName& name) const {
@@ -199,7 +200,7 @@ void Launcher::poll_once() {
   }
   read_signals();
   reap();
-  note_losses();
+  note_failures();
   check_done();
   if (term_at_ && term_at_->expired()) {
     term_at_.reset();
@@ -256,7 +257,7 @@ void Launcher::reap() {
   for (size_t i = 0; i < tasks_.size(); ++i) {
     TaskProcess& process = *tasks_[i].process;
     if (!process.running() || !process.reap()) continue;
-    warden_.forget(process.pid());
+    reaper_.forget(process.pid());
     // What it wrote before it ended is in the pipes; its group is gone, so they end.
     for (int stream = 0; stream < 2; ++stream) {
       if (process.pipe(stream) >= 0) read_output(i, stream);
@@ -273,22 +274,22 @@ void Launcher::task_ended(size_t index) {
     nodes_->task_ended(task.name, exit.describe());
     return;
   }
-  if (task.told_to_stop || stage_ == Stage::kFinishing) return;
+  if (task.told_to_stop || status_ == Status::kFinishing) return;
   const std::string what = fmt::format("{} (pid {}) {}", name, task.process->pid(), exit.describe());
-  if (stage_ == Stage::kRunning && task.restarts < options_.max_restarts) {
+  if (status_ == Status::kRunning && task.restarts < options_.max_restarts) {
     ++task.restarts;
     say(fmt::format("{}; restarting it ({} of {})", what, task.restarts, options_.max_restarts));
     return start(index);
   }
-  if (stage_ == Stage::kRunning && goes_on_without(task)) {
-    last_loss_ = index;
+  if (status_ == Status::kRunning && goes_on_without(task)) {
+    last_survived_failure_ = index;
     return output_->warn(what + "; the job goes on without it");
   }
   if (first_failure_) return say(what);
   first_failure_ = index;
-  if (stage_ != Stage::kRunning) return say(what);
+  if (status_ != Status::kRunning) return say(what);
   output_->warn(what + (any_running(/*workers_only=*/false) ? "; stopping the others" : ""));
   begin_stopping(exit.as_exit_code(), /*at_once=*/false);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

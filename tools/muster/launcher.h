@@ -1,6 +1,6 @@
 #pragma once
 
-// The life of `muster run` on one node: meet the other nodes, start this node's tasks, watch them, and end
+// The course of `muster run` on one node: find the other nodes, start this node's tasks, watch them, and end
 // everything together.
 //
 //   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks
@@ -10,11 +10,11 @@
 //   stopping   a task failed, the job was aborted elsewhere, or the user wants it: TERM, then KILL after the
 //              grace period
 //
-// Not thread-safe: one thread makes it and calls run(), which starts, watches and ends the tasks in one poll
-// loop. Other threads bring it news: one meets the other nodes at the start, while the user may still
-// interrupt; one waits for them at the end; and the member's own says that the job was aborted, or who was
-// lost. They leave it in `shared_` and wake the loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked, in
-// threads that are made later too, and read from a descriptor.
+// Not thread-safe: one thread makes it and calls run(), which starts, watches and ends the tasks in one
+// poll loop. Other threads bring it news: one finds the other nodes at the start, while the user may still
+// interrupt; one waits for them at the end; and the member's own says that the job was aborted, or which
+// task has failed. They leave it in `shared_` and wake the loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are
+// blocked, in threads that are made later too, and read from a descriptor.
 
 #include <chrono>
 #include <filesystem>
@@ -26,16 +26,16 @@
 
 #include "muster/base/config.h"
 #include "muster/base/mutex.h"
-#include "muster/launch_plan.h"
-#include "muster/node_meeting.h"
-#include "muster/output.h"
+#include "muster/launch_spec.h"
+#include "muster/node_rendezvous.h"
+#include "muster/orphan_reaper.h"
+#include "muster/task_output.h"
 #include "muster/task_process.h"
-#include "muster/warden.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct LaunchOptions {
-  LaunchShape shape;
+  LaunchSpec spec;
   int node = 0;
   std::vector<std::string> command;
   std::filesystem::path log_dir;
@@ -62,11 +62,11 @@ class Launcher {
     std::unique_ptr<TaskProcess> process;
     int restarts = 0;
     bool told_to_stop = false;
-    bool lost = false;  // given up by the coordinator, though it may still be running
+    bool given_up = false;  // by the coordinator, though it may still be running
   };
-  enum class Stage { kRunning, kFinishing, kStopping };
+  enum class Status { kRunning, kFinishing, kStopping };
 
-  ClusterSpec meet_or_be_interrupted();
+  ClusterSpec rendezvous_unless_interrupted();
   void prepare_tasks(const ClusterSpec& cluster);
   void start(size_t index);
 
@@ -76,7 +76,7 @@ class Launcher {
   void reap();
   void task_ended(size_t index);
   bool goes_on_without(const Task& task);
-  void note_losses();
+  void note_failures();
   void check_done();
   void wait_for_other_nodes();
   void begin_finishing();
@@ -90,18 +90,18 @@ class Launcher {
 
   const LaunchOptions options_;
   const std::string program_;
-  const bool goes_on_;  // when a worker is lost
-  Warden warden_;
+  const bool goes_on_;  // when a worker fails
+  OrphanReaper reaper_;
   int signals_ = -1;
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
-  std::unique_ptr<Output> output_;
-  std::unique_ptr<NodeMeeting> nodes_;
+  std::unique_ptr<TaskOutput> output_;
+  std::unique_ptr<NodeRendezvous> nodes_;
   std::vector<Task> tasks_;
 
-  Stage stage_ = Stage::kRunning;
+  Status status_ = Status::kRunning;
   std::optional<int> exit_code_;
-  std::optional<size_t> first_failure_;  // that ended the job
-  std::optional<size_t> last_loss_;      // that did not
+  std::optional<size_t> first_failure_;          // of a task, that ended the job
+  std::optional<size_t> last_survived_failure_;  // that did not end it
   bool interrupted_ = false;
   std::optional<Deadline> term_at_;
   std::optional<Deadline> kill_at_;
@@ -109,11 +109,11 @@ class Launcher {
   struct Shared {  // what threads other than ours may touch
     Mutex mutex;
     std::optional<std::string> aborted MUSTER_GUARDED_BY(mutex);  // the reason
-    std::vector<TaskInfo> lost MUSTER_GUARDED_BY(mutex);
+    std::vector<TaskInfo> failed MUSTER_GUARDED_BY(mutex);
     std::optional<bool> all_nodes_done MUSTER_GUARDED_BY(mutex);  // whether a worker ended well on any
   };
   Shared shared_;
   std::thread waiter_;  // in the launchers' barrier
 };
 
-}  // namespace muster
+}  // namespace muster::detail

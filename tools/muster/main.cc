@@ -14,10 +14,10 @@ int run(int argc, char** argv) {
   CLI::App app{"Muster: distributed training for C++ on libtorch"};
   app.set_version_flag("--version", "muster " MUSTER_VERSION);
   app.require_subcommand(1);
-  muster::RunCommand run_command(app);
-  const muster::BenchCommand bench_command(app);
-  if (muster::BenchCommand::chosen(argc, argv)) muster::BenchCommand::run(argv);
-  if (const auto code = muster::parse_flags(app, argc, argv)) return *code;
+  muster::detail::RunCommand run_command(app);
+  const muster::detail::BenchCommand bench_command(app);
+  if (muster::detail::BenchCommand::chosen(argc, argv)) muster::detail::BenchCommand::run(argv);
+  if (const auto code = muster::detail::parse_flags(app, argc, argv)) return *code;
   return run_command.chosen() ? run_command.run() : 0;
 }
 

@@ -8,7 +8,7 @@
 #include "muster/base/text.h"
 #include "muster/launcher.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct RunCommand::Impl {
   CLI::App* app = nullptr;
@@ -23,7 +23,7 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   auto* app = parent.add_subcommand(
       "run", "start the tasks of a job on this node, watch them, and end them together");
   impl_->app = app;
-  app->add_option("--workers", options.shape.workers, "workers of the whole job")->capture_default_str();
+  app->add_option("--workers", options.spec.workers, "workers of the whole job")->capture_default_str();
   app->add_option("--ps", impl_->servers,
                   "parameter servers of the whole job (default: 1 with --strategy ps-..., else 0)");
   app->add_option("--max-restarts", options.max_restarts, "how often a task that fails is started again")
@@ -34,7 +34,7 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
       ->capture_default_str();
   app->add_flag("--no-tune", impl_->no_tune,
                 "do not choose BLAS kernel, instruction set and threads for the tasks");
-  app->add_option("--nnodes", options.shape.nodes, "nodes of the job; run the same command on each")
+  app->add_option("--nnodes", options.spec.nodes, "nodes of the job; run the same command on each")
       ->group("Several nodes")
       ->capture_default_str();
   app->add_option("--node-rank", options.node, "which of them this is, from 0")
@@ -68,9 +68,9 @@ int RunCommand::run() {
   options.grace = *grace;
   options.tune = !impl_->no_tune;
   options.config.read_environment(Environment::of_process());
-  options.shape.servers = impl_->servers.value_or(options.config.strategy.starts_with("ps-") ? 1 : 0);
+  options.spec.servers = impl_->servers.value_or(options.config.strategy.starts_with("ps-") ? 1 : 0);
   Launcher launcher(options);
   return launcher.run();
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@ namespace CLI {
 class App;
 }
 
-namespace muster {
+namespace muster::detail {
 
 /// `muster run`: its flags, and what it does with them.
 class RunCommand {
@@ -22,4 +22,4 @@ class RunCommand {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

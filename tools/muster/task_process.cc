@@ -12,7 +12,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::array<int, 2> make_pipe() {
@@ -110,4 +110,4 @@ bool TaskProcess::reap() {
   return true;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -11,7 +11,7 @@
 
 #include "muster/base/environment.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// How a process ended.
 struct Exit {
@@ -54,4 +54,4 @@ class TaskProcess {
   std::optional<Exit> exit_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

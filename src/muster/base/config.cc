@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 struct Setting {
@@ -161,9 +161,10 @@ const std::vector<Setting>& settings() {
         text_setting("secret", &Config::secret, "what all tasks of the job must know"),
         text_setting("interface", &Config::interface,
                      "network interfaces by name or prefix (eth,ib), or all but some (^lo,docker)"),
-        duration_setting("join-timeout", &Config::join_timeout, "how long to wait for all tasks to join"),
+        duration_setting("join-timeout", &Config::join_timeout,
+                         "how long to wait for all tasks to enter the job"),
         duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
-                         "a task silent for this long is lost"),
+                         "a task silent for this long has failed"),
         number_setting("restart-count", &Config::restart_count, 0, 999'999,
                        "how often this task has been restarted (set by the launcher)"),
         choice_setting("log-level", &Config::log_level, "debug, info, warning, error or off",
@@ -346,4 +347,4 @@ std::string Config::to_string() const {
   return result;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -19,14 +19,13 @@
 
 #include "muster/base/environment.h"
 #include "muster/base/log.h"
+#include "muster/progress.h"
 
 namespace CLI {
 class App;
 }
 
-namespace muster {
-
-enum class ProgressStyle { kAuto, kLive, kPlain, kOff };
+namespace muster::detail {
 
 class Config {
  public:
@@ -104,4 +103,4 @@ class Config {
   std::map<std::string, std::string> sources_;  // setting -> "--task" or "MUSTER_TASK"
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -120,4 +120,4 @@ TEST(Config, PrintsEverySettingWithItsSource) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -3,7 +3,7 @@
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const ConvertKernels kPortableConvertKernels;
 #if defined(__x86_64__)
@@ -38,4 +38,4 @@ void convert(DType from, const void* source, DType to, void* destination, size_t
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

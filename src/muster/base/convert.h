@@ -9,7 +9,7 @@
 #include "muster/base/cpu.h"
 #include "muster/base/dtype.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// Between float32 and float16 or bfloat16; rounds to nearest, ties to even, as dtype.h does. From a type to
 /// itself it is a copy. Source and destination do not overlap. Throws InvalidArgument for any other pair.
@@ -28,4 +28,4 @@ struct ConvertKernels {
 /// Those of a particular set; nullptr when this machine or this build does not have it.
 const ConvertKernels* convert_kernels_of(KernelSet set);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,7 +1,7 @@
 #include "muster/base/convert.h"
 #include "muster/base/half_floats.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const ConvertKernels kAvx512ConvertKernels;
 const ConvertKernels kAvx512ConvertKernels = {.widen_float16 = widen,
@@ -10,4 +10,4 @@ const ConvertKernels kAvx512ConvertKernels = {.widen_float16 = widen,
                                               .narrow_bfloat16 = narrow,
                                               .name = "AVX-512"};
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -11,7 +11,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kAllHalves = 65536;
@@ -190,4 +190,4 @@ TEST(Convert, OtherPairsAreRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,6 @@
 #include "muster/base/copy.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const CopyKernels kPortableCopyKernels;
 #if defined(__x86_64__)
@@ -37,4 +37,4 @@ const CopyKernels& copy_kernels() {
   return chosen;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

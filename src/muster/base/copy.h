@@ -15,7 +15,7 @@
 
 #include "muster/base/cpu.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// Below this many bytes std::memcpy has no loop at all, and copies them with a few overlapping vectors.
 constexpr size_t kSmallCopy = 512;
@@ -51,4 +51,4 @@ inline void stream_bytes(void* destination, const void* source, size_t bytes) {
   if (bytes > 0) std::memcpy(destination, source, bytes);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

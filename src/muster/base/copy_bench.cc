@@ -11,7 +11,7 @@
 
 #include "muster/base/copy.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 class Pages {
@@ -66,4 +66,4 @@ BENCHMARK(copy_by_bytes)->Apply(sizes_and_offsets);
 BENCHMARK(copy_by_stream)->Apply(sizes_and_offsets);
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

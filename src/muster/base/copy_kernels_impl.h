@@ -11,7 +11,7 @@
 
 #include "muster/base/copy.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 #if defined(__AVX512F__)
@@ -127,4 +127,4 @@ void copy(void* destination, const void* source, size_t bytes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -64,8 +64,8 @@ class GuardedPages {
   std::byte* data_ = nullptr;
 };
 
-// Each is the same as the next, and the first is a guard. By library functions throughout: under a sanitizer a
-// loop over all these bytes would take minutes.
+// Each is the same as the next, and the first is a guard. By library functions throughout: under a sanitizer
+// a loop over all these bytes would take minutes.
 bool are_guards(const std::byte* begin, const std::byte* end) {
   if (begin == end) return true;
   return *begin == std::byte{kGuard} &&
@@ -151,4 +151,4 @@ TEST(Copy, OfNothingNeedsNoMemory) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -12,7 +12,7 @@
 #include <cpuid.h>
 #endif
 
-namespace muster {
+namespace muster::detail {
 
 #if defined(__x86_64__)
 namespace {
@@ -108,4 +108,4 @@ int available_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-}  // namespace muster
+}  // namespace muster::detail

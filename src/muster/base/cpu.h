@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::detail {
 
 struct CpuFeatures {
   std::string brand;
@@ -19,10 +19,11 @@ struct CpuFeatures {
   bool amx = false;            ///< AMX tiles are advertised
   bool amx_described = false;  ///< ... and leaf 0x1D describes them; libraries that use tiles crash without
 
-  /// Whether glibc's copies are slow here. It takes `rep movsb` from about 2 KiB on where the processor says that it is
-  /// fast (ERMS). AMD says so since Zen 3, family 0x19, where it falls from 31 to 2.8 GB/s when the destination lies 1 to
-  /// 16 bytes behind the source modulo 4,096 (measured with glibc 2.36). Newer versions of glibc leave it alone on all of
-  /// AMD's processors (bug 30994 of theirs), and so do we on later families.
+  /// Whether glibc's copies are slow here. It takes `rep movsb` from about 2 KiB on where the processor says
+  /// that it is fast (ERMS). AMD says so since Zen 3, family 0x19, where it falls from 31 to 2.8 GB/s when
+  /// the destination lies 1 to 16 bytes behind the source modulo 4,096 (measured with glibc 2.36). Newer
+  /// versions of glibc leave it alone on all of AMD's processors (bug 30994 of theirs), and so do we on later
+  /// families.
   bool copies_slowly() const { return amd && erms && family >= 0x19; }
 
   static CpuFeatures detect();
@@ -47,4 +48,4 @@ const Kernels& best_kernels(const Kernels* (*of)(KernelSet)) {
 /// The cores that this process may run on (its affinity mask).
 int available_cores();
 
-}  // namespace muster
+}  // namespace muster::detail

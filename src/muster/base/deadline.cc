@@ -1,4 +1,4 @@
-#include "muster/base/deadline.h"
+#include "muster/deadline.h"
 
 #include <algorithm>
 

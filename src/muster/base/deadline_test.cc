@@ -1,8 +1,8 @@
-#include "muster/base/deadline.h"
+#include "muster/deadline.h"
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -29,4 +29,4 @@ TEST(Deadline, TheEarlierOfTwoIsTaken) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,7 @@
 #pragma once
 
-// A file descriptor that is closed when its owner ends. Not thread-safe, as an int is not; nothing blocks or throws.
+// A file descriptor that is closed when its owner ends. Not thread-safe, as an int is not; nothing blocks or
+// throws.
 //
 //   Descriptor event(eventfd(0, EFD_CLOEXEC));
 //   if (!event) raise<SystemError>("no event: {}", describe_errno(errno));
@@ -9,7 +10,7 @@
 
 #include <utility>
 
-namespace muster {
+namespace muster::detail {
 
 class Descriptor {
  public:
@@ -37,4 +38,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 bool is_open(int fd) {
@@ -46,4 +46,4 @@ TEST(Descriptor, GivesAwayWhatItReleases) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

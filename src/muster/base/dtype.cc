@@ -7,6 +7,9 @@
 #include "muster/base/text.h"
 
 namespace muster {
+
+using namespace detail;
+
 namespace {
 
 struct Row {
@@ -50,6 +53,8 @@ DType parse_dtype(std::string_view name) {
   raise<InvalidArgument>("'{}' is not a dtype{}", name, suggestion(name, known));
 }
 
+namespace detail {
+
 Float16 to_float16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
@@ -81,4 +86,5 @@ float to_float(Float16 value) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
 }
 
+}  // namespace detail
 }  // namespace muster

@@ -1,23 +1,14 @@
 #pragma once
 
-// The element types that cross a link or an arena, and the two 16-bit floats, which C++20 does not have.
-// Conversions round to nearest, ties to even, and keep infinities, NaNs and subnormals.
+// The element types (muster/dtype.h) and the two 16-bit floats, which C++20 does not have. Conversions round
+// to nearest, ties to even, and keep infinities, NaNs and subnormals.
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 
-namespace muster {
+#include "muster/dtype.h"
 
-enum class DType : uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt8, kInt32, kInt64 };
-
-size_t size_of(DType dtype);
-const char* name_of(DType dtype);  // "float32", "bfloat16", ...
-
-/// The inverse of name_of; also takes fp32, fp64, fp16 and bf16. Throws InvalidArgument.
-DType parse_dtype(std::string_view name);
+namespace muster::detail {
 
 struct Float16 {
   uint16_t bits = 0;
@@ -42,4 +33,4 @@ inline float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

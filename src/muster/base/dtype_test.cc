@@ -8,7 +8,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Rounds to a format with `mantissa` bits after the point by arithmetic in double: no bit tricks to share a
@@ -100,4 +100,4 @@ TEST(DType, NamesAndSizes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 
 Environment Environment::of_process() {
   Environment result;
@@ -62,4 +62,4 @@ std::vector<char*> exec_pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

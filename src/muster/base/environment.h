@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace muster {
+namespace muster::detail {
 
 class Environment {
  public:
@@ -42,4 +42,4 @@ class Environment {
 /// Pointers to the texts with a null at the end, as execve wants them; valid as long as `texts` is.
 std::vector<char*> exec_pointers(std::vector<std::string>& texts);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 TEST(Environment, IsASnapshotOfTheProcess) {
@@ -41,4 +41,4 @@ TEST(Environment, NamesWithAPrefix) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/log.h"
 
-namespace muster {
+namespace muster::detail {
 
 std::string describe_errno(int error) {
   const char* name = strerrorname_np(error);
@@ -18,4 +18,4 @@ void check_failed(const char* file, int line, const char* condition, const std::
   std::abort();
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 const CLI::App& deepest_parsed(const CLI::App& app) {
@@ -60,4 +60,4 @@ std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv)
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,11 +10,11 @@ namespace CLI {
 class App;
 }
 
-namespace muster {
+namespace muster::detail {
 
 /// Parses into what was bound to `app`. Returns the exit code when the program should end now: 0 after --help
 /// or
 /// --version, 2 after a mistake, which has been explained on standard error.
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 struct Result {
@@ -80,4 +80,4 @@ TEST(ParseFlags, AMalformedValueIsAnError) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

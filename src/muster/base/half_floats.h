@@ -13,7 +13,7 @@
 
 #include "muster/base/dtype.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 inline void widen(const BFloat16* source, float* destination, size_t count) {
@@ -56,4 +56,4 @@ inline void narrow(const float* source, Float16* destination, size_t count) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -12,7 +12,7 @@
 
 #include "muster/base/mutex.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 thread_local std::string thread_task;
@@ -140,4 +140,4 @@ void write_log(LogLevel level, const char* file, int line, std::string_view mess
                spdlog::string_view_t(message.data(), message.size()));
 }
 
-}  // namespace muster
+}  // namespace muster::detail

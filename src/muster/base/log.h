@@ -2,7 +2,7 @@
 
 // The log: one line an event, on standard error, with level, local time, task and place:
 //
-//   I 12:03:04.567 worker/1 ring.cc:88] joined the ring between worker/0 and worker/2
+//   I 12:03:04.567 worker/1 ring.cc:88] entered the ring between worker/0 and worker/2
 //
 // Thread-safe. A line is written whole, in one write. The task is that of the thread (ScopedLogTask), else
 // that of the process (set_log_task), so that several tasks can live in one process and still be told apart.
@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-namespace muster {
+namespace muster::detail {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
@@ -84,4 +84,4 @@ void log_error(LocatedFormat<std::type_identity_t<Args>...> where, Args&&... arg
   log_at<Args...>(LogLevel::kError, where, std::forward<Args>(args)...);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace muster {
+namespace muster::detail {
 
 bool LogLimit::allows(Time now) {
   if (now - begin_ >= interval_) {
@@ -24,4 +24,4 @@ std::string LogLimit::left_out() {
   return count == 0 ? "" : fmt::format(" ({} more like it were not logged)", count);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,7 +1,7 @@
 #pragma once
 
-// Keeps what a stranger can cause from filling the log: so many lines in an interval, then none until the next, which
-// begins with how many were left out.
+// Keeps what a stranger can cause from filling the log: so many lines in an interval, then none until the
+// next, which begins with how many were left out.
 //
 //   LogLimit refusals;                                      // a member of whoever refuses
 //   if (refusals.allows(Deadline::Clock::now()))
@@ -12,9 +12,9 @@
 #include <chrono>
 #include <string>
 
-#include "muster/base/deadline.h"
+#include "muster/deadline.h"
 
-namespace muster {
+namespace muster::detail {
 
 class LogLimit {
  public:
@@ -26,7 +26,8 @@ class LogLimit {
   /// Whether a line may be written now.
   bool allows(Time now);
 
-  /// What to append to the line that is written next: " (57 more like it were not logged)", or "" when there are none.
+  /// What to append to the line that is written next: " (57 more like it were not logged)", or "" when there
+  /// are none.
   std::string left_out();
 
  private:
@@ -37,4 +38,4 @@ class LogLimit {
   long left_out_ = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

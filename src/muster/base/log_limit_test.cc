@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -28,4 +28,4 @@ TEST(LogLimit, LeavesRareLinesAlone) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::vector<std::string>* captured = nullptr;
@@ -71,4 +71,4 @@ TEST_F(LogTest, BracesInAnArgumentAreNotAFormat) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

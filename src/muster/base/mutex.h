@@ -67,7 +67,7 @@
 /// Of a function that is right though the analysis can't see it. Say why where it is used.
 #define MUSTER_NO_THREAD_SAFETY_ANALYSIS MUSTER_THREAD_ANNOTATION(no_thread_safety_analysis)
 
-namespace muster {
+namespace muster::detail {
 
 /// One thread at a time. Use a MutexLock to hold it.
 class MUSTER_CAPABILITY("mutex") Mutex {
@@ -165,4 +165,4 @@ class MUSTER_SCOPED_CAPABILITY WriterLock {
   std::lock_guard<std::shared_mutex> lock_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -117,4 +117,4 @@ TEST(Mutex, CostsNoMoreThanTheStandardOnes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-namespace muster {
+namespace muster::detail {
 
 int edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
@@ -118,4 +118,4 @@ std::string format_bytes(size_t bytes) {
                                                     : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster {
+namespace muster::detail {
 
 /// The number of single-character edits (insert, delete, replace, swap of neighbours) between two words.
 int edit_distance(std::string_view a, std::string_view b);
@@ -35,4 +35,4 @@ std::optional<size_t> parse_bytes(std::string_view text);
 /// "64 KiB", "1.5 GiB", "12 B".
 std::string format_bytes(size_t bytes);
 
-}  // namespace muster
+}  // namespace muster::detail

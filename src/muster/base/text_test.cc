@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using std::chrono::milliseconds;
@@ -65,4 +65,4 @@ TEST(Split, KeepsEmptyParts) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -2,21 +2,21 @@
 
 #include <array>
 
-namespace muster {
+namespace muster::detail {
 
-// A list of chunks with one writer (the thread) and one reader at a time (drain, under the recorder's mutex).
-// The writer fills chunk `tail_` and publishes each event by storing `count`; the reader frees chunks that it
-// has passed. The writer never touches a chunk again once `next` is set.
+// A list of pages with one writer (the thread) and one reader at a time (drain, under the recorder's mutex).
+// The writer fills page `tail_` and publishes each event by storing `count`; the reader frees pages that it
+// has passed. The writer never touches a page again once `next` is set.
 class TraceBuffer {
  public:
   TraceBuffer(uint32_t thread, size_t capacity)
-      : thread_(thread), capacity_(capacity), head_(new Chunk), tail_(head_) {}
+      : thread_(thread), capacity_(capacity), head_(new Page), tail_(head_) {}
 
   ~TraceBuffer() {
     while (head_ != nullptr) {
-      const Chunk* next = head_->next;
+      const Page* next = head_->next;
       delete head_;
-      head_ = const_cast<Chunk*>(next);
+      head_ = const_cast<Page*>(next);
     }
   }
 
@@ -29,10 +29,10 @@ class TraceBuffer {
       return;
     }
     size_t count = tail_->count.load(std::memory_order_relaxed);
-    if (count == kChunkEvents) {
-      auto* chunk = new Chunk;
-      tail_->next.store(chunk, std::memory_order_release);
-      tail_ = chunk;
+    if (count == kPageEvents) {
+      auto* page = new Page;
+      tail_->next.store(page, std::memory_order_release);
+      tail_ = page;
       count = 0;
     }
     tail_->events[count] = event;
@@ -46,8 +46,8 @@ class TraceBuffer {
     while (true) {
       const size_t count = head_->count.load(std::memory_order_acquire);
       for (; position_ < count; ++position_, ++taken) out.push_back(head_->events[position_]);
-      Chunk* next = head_->next.load(std::memory_order_acquire);
-      if (position_ < kChunkEvents || next == nullptr) break;
+      Page* next = head_->next.load(std::memory_order_acquire);
+      if (position_ < kPageEvents || next == nullptr) break;
       delete head_;
       head_ = next;
       position_ = 0;
@@ -58,20 +58,20 @@ class TraceBuffer {
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr size_t kChunkEvents = 512;
-  struct Chunk {
-    std::array<TraceEvent, kChunkEvents> events;
+  static constexpr size_t kPageEvents = 512;
+  struct Page {
+    std::array<TraceEvent, kPageEvents> events;
     std::atomic<size_t> count{0};
-    std::atomic<Chunk*> next{nullptr};
+    std::atomic<Page*> next{nullptr};
   };
 
   const uint32_t thread_;
   const size_t capacity_;
   // The reader's.
-  Chunk* head_;
+  Page* head_;
   size_t position_ = 0;
   // The writer's.
-  Chunk* tail_;
+  Page* tail_;
   uint64_t written_ = 0;
   // Shared.
   std::atomic<uint64_t> read_{0};
@@ -121,4 +121,4 @@ void trace_internal::record(TraceBuffer& buffer, const TraceEvent& event) {
   buffer.write(event);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,7 +10,7 @@
 //   for (const TraceEvent& event : recorder.drain()) ...
 //
 // A thread that is not attached records nothing, at the price of one thread-local load and a branch. An
-// attached one writes to a buffer of its own without lock or system call; a full chunk costs one allocation.
+// attached one writes to a buffer of its own without lock or system call; a full page costs one allocation.
 // drain() may run at any time beside the recording threads. Names must be string literals: only the pointer
 // is kept. A TraceRecorder is thread-safe; a TraceThread and a TraceSpan belong to the thread that made them.
 // Nothing here blocks but for the short lock of the recorder's list.
@@ -24,7 +24,7 @@
 
 #include "muster/base/mutex.h"
 
-namespace muster {
+namespace muster::detail {
 
 class TraceBuffer;
 
@@ -86,22 +86,26 @@ inline int64_t now_ns() {
 }
 }  // namespace trace_internal
 
+/// Recorded when it ends, if the thread is attached then as it was when the span began.
 class TraceSpan {
  public:
   explicit TraceSpan(const char* name)
-      : name_(name), start_ns_(trace_internal::current == nullptr ? 0 : trace_internal::now_ns()) {}
+      : name_(name),
+        buffer_(trace_internal::current),
+        start_ns_(buffer_ == nullptr ? 0 : trace_internal::now_ns()) {}
   ~TraceSpan() {
-    if (trace_internal::current == nullptr || start_ns_ == 0) return;
-    trace_internal::record(*trace_internal::current, {.kind = TraceEvent::Kind::kSpan,
-                                                      .name = name_,
-                                                      .start_ns = start_ns_,
-                                                      .duration_ns = trace_internal::now_ns() - start_ns_});
+    if (buffer_ == nullptr || buffer_ != trace_internal::current) return;
+    trace_internal::record(*buffer_, {.kind = TraceEvent::Kind::kSpan,
+                                      .name = name_,
+                                      .start_ns = start_ns_,
+                                      .duration_ns = trace_internal::now_ns() - start_ns_});
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
 
  private:
   const char* name_;
+  TraceBuffer* buffer_;
   int64_t start_ns_;
 };
 
@@ -113,4 +117,4 @@ inline void trace_counter(const char* name, double value) {
                                                     .value = value});
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/trace.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 void nothing(benchmark::State& state) {
@@ -46,4 +46,4 @@ void span_when_on(benchmark::State& state) {
 BENCHMARK(span_when_on);
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

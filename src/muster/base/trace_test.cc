@@ -1,11 +1,12 @@
 #include "muster/base/trace.h"
 
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 TEST(Trace, AThreadThatIsNotAttachedRecordsNothing) {
@@ -42,6 +43,18 @@ TEST(Trace, ASpanOpenedBeforeAttachingIsNotRecorded) {
     TraceThread thread(recorder, "main");
   }
   EXPECT_TRUE(recorder.drain().empty());
+}
+
+TEST(Trace, ASpanThatEndsInAnotherRecorderIsInNeither) {
+  TraceRecorder first("worker/0");
+  TraceRecorder second("worker/1");
+  std::optional<TraceThread> attached(std::in_place, first, "main");
+  std::optional<TraceSpan> span(std::in_place, "moved");
+  attached.reset();
+  const TraceThread thread(second, "main");
+  span.reset();
+  EXPECT_TRUE(first.drain().empty());
+  EXPECT_TRUE(second.drain().empty());
 }
 
 TEST(Trace, TwoRecordersOfOneProcessStayApart) {
@@ -93,4 +106,4 @@ TEST(Trace, WhatDoesNotFitIsCounted) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -11,7 +11,7 @@
 
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::string openblas_kernel(const CpuFeatures& cpu) {
@@ -114,4 +114,4 @@ std::vector<std::string> tuning_problems(const CpuFeatures& cpu, const LoadedBla
   return problems;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

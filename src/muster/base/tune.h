@@ -16,7 +16,7 @@
 #include "muster/base/cpu.h"
 #include "muster/base/environment.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct TuneVariable {
   std::string name;
@@ -39,4 +39,4 @@ LoadedBlas loaded_blas();
 std::vector<std::string> tuning_problems(const CpuFeatures& cpu, const LoadedBlas& blas,
                                          const Environment& environment);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST(CpuFeatures, AgreesWithTheCompilersOwnDetection) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

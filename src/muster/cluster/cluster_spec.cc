@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -173,4 +173,4 @@ std::string ClusterSpec::to_json() const {
   return json.dump();
 }
 
-}  // namespace muster
+}  // namespace muster::detail

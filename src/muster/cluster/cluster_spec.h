@@ -11,7 +11,7 @@
 #include "muster/cluster/task_name.h"
 #include "muster/net/address.h"
 
-namespace muster {
+namespace muster::detail {
 
 class ClusterSpec {
  public:
@@ -45,4 +45,4 @@ class ClusterSpec {
   std::map<std::string, Tasks> jobs_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -70,4 +70,4 @@ TEST(ClusterSpec, AnUnknownTaskIsAnsweredWithTheOnesThereAre) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,10 +6,10 @@
 
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/cluster/control_stream.h"
 #include "muster/cluster/coordinator_state.h"
-#include "muster/cluster/stream.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
@@ -26,16 +26,16 @@ class Coordinator::Impl {
                 .secret = options.secret,
                 .tasks = options.tasks,
                 .heartbeat_timeout = options.heartbeat_timeout,
-                .loss_policy = options.loss_policy,
+                .failure_policy = options.failure_policy,
                 .restarts = options.restarts},
                {.send = [this](Id id,
                                proto::FromCoordinator message) { streams_->send(id, std::move(message)); },
                 .close = [this](Id id) { streams_->close(id); }}) {
     // No stream is heard before the server is there to answer it.
     const MutexLock lock(mutex_);
-    streams_ = std::make_unique<StreamServer>(
+    streams_ = std::make_unique<ControlStreamServer>(
         options.listen,
-        StreamServer::Handler{
+        ControlStreamServer::Handler{
             .connected =
                 [this](Id id, const std::string& peer) {
                   update([&](CoordinatorState& state, auto now) { state.connected(id, peer, now); });
@@ -87,7 +87,7 @@ class Coordinator::Impl {
   }
 
  private:
-  using Id = StreamServer::Id;
+  using Id = ControlStreamServer::Id;
 
   template <typename Function>
   void update(Function function) {
@@ -110,7 +110,7 @@ class Coordinator::Impl {
   CoordinatorState state_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // Constant after construction.
-  std::unique_ptr<StreamServer> streams_;
+  std::unique_ptr<ControlStreamServer> streams_;
   std::thread ticker_;
 };
 
@@ -134,4 +134,4 @@ bool Coordinator::wait_idle(Deadline deadline) {
   return impl_->wait_idle(deadline);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

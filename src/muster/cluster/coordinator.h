@@ -1,14 +1,14 @@
 #pragma once
 
-// The coordinator of a job: the place where its tasks meet. It knows who has joined, keeps small values and
-// barriers, notices who has died, and carries an abort to everyone. `muster run` hosts it; under other
+// The coordinator of a job, where its tasks find each other. It knows who has entered, keeps small values and
+// barriers, notices who has failed, and carries an abort to everyone. `muster run` hosts it; under other
 // launchers the chief does.
 //
 //   Coordinator coordinator({.listen = {{"127.0.0.1", 0}},
 //                            .job_id = "j",
 //                            .secret = "s",
 //                            .tasks = {{"worker", {0, 1}}}});
-//   // Tasks join at coordinator.address(), each with a Member.
+//   // Tasks enter at coordinator.address(), each with a Member.
 //   coordinator.wait_idle(Deadline::after(30s));
 //
 // Thread-safe. Nothing blocks but wait_idle(), to its deadline, and the destructor, which ends the streams of
@@ -21,19 +21,20 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/deadline.h"
 #include "muster/cluster/identity.h"
+#include "muster/deadline.h"
 #include "muster/net/address.h"
 
-namespace muster {
+namespace muster::detail {
 
-enum class LossPolicy {
-  kAbort,   ///< a task that dies, goes silent or ends without leaving aborts the job
-  kRejoin,  ///< the others wait, at their own deadlines, for a new incarnation of it
+/// What becomes of the job when a task fails.
+enum class FailurePolicy {
+  kAbort,  ///< a task that dies, goes silent or ends without leaving aborts the job
+  kWait,   ///< the others wait, at their own deadlines, for a new incarnation of it
 
-  /// Once the job is assembled it goes on without a worker that is lost: nobody waits for it any more, and
-  /// a new incarnation may join at any time. The loss of the last worker aborts the job. A lost server is
-  /// waited for as under kRejoin.
+  /// Once the job is assembled it goes on without a worker that has failed: nobody waits for it any more,
+  /// and a new incarnation may enter at any time. The failure of the last worker aborts the job. A server
+  /// that has failed is waited for as under kWait.
   kGoOn,
 };
 
@@ -43,9 +44,9 @@ class Coordinator {
     std::vector<Address> listen;  ///< the first that is free is taken; port 0: any
     std::string job_id;
     std::string secret;
-    TaskSet tasks;  ///< who must join before the job is assembled
+    TaskSet tasks;  ///< who must enter before the job is assembled
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
-    LossPolicy loss_policy = LossPolicy::kAbort;
+    FailurePolicy failure_policy = FailurePolicy::kAbort;
 
     /// Under kGoOn: launchers start tasks again. A worker whose process died may come back, so the job
     /// neither finishes nor is aborted without it, until its launcher says (Member::exited) that it will not.
@@ -67,6 +68,7 @@ class Coordinator {
   struct AbortRecord {
     std::string reason;
     std::optional<TaskName> by;  ///< the task at fault, when it was one
+    bool died = false;           ///< its process has ended: others who are connected to it notice it too
   };
   std::optional<AbortRecord> aborted() const;
 
@@ -79,4 +81,4 @@ class Coordinator {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,14 +1,14 @@
-// What members ask of the coordinator: values, barriers, and a launcher's word on its tasks. The rest of
-// CoordinatorState is in coordinator_state.cc.
+// What members ask of the coordinator: values, barriers, and what launchers report of their tasks. The rest
+// of CoordinatorState is in coordinator_state.cc.
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "muster/cluster/coordinator_protocol.h"
 #include "muster/cluster/coordinator_state.h"
-#include "muster/cluster/protocol.h"
 
-namespace muster {
+namespace muster::detail {
 
 void CoordinatorState::on_request(SessionId id, const proto::Request& request, Time now) {
   Pending pending = {.session = id, .request = request, .started = now};
@@ -77,9 +77,9 @@ void CoordinatorState::on_request(SessionId id, const proto::Request& request, T
 // only workers that are there.
 std::vector<TaskName> CoordinatorState::participants(const proto::Barrier& barrier) const {
   std::vector<TaskName> names;
-  const bool goes_on = options_.loss_policy == LossPolicy::kGoOn;
+  const bool goes_on = options_.failure_policy == FailurePolicy::kGoOn;
   for (const auto& [name, state] : tasks_) {
-    const bool gone = state.phase == Phase::kLost || state.phase == Phase::kLeft;
+    const bool gone = state.status == TaskStatus::kFailed || state.status == TaskStatus::kLeft;
     if (goes_on && is_worker(name) && gone) continue;
     if (barrier.job().empty() ? state.expected : *name.job == barrier.job()) names.push_back(name);
   }
@@ -106,9 +106,9 @@ void CoordinatorState::settle_barriers() {
     for (const auto& name : members) {
       const TaskState& state = tasks_.at(name);
       const auto& here = arrived[barrier.name()];
-      if (state.phase == Phase::kJoined && here.contains(state.session)) {
+      if (state.status == TaskStatus::kEntered && here.contains(state.session)) {
         values.push_back(here.at(state.session));
-      } else if (state.phase == Phase::kLeft) {
+      } else if (state.status == TaskStatus::kLeft) {
         gone = &tasks_.find(name)->first;
       }
     }
@@ -145,20 +145,21 @@ std::string CoordinatorState::what_is_missing(const Pending& pending, Time now) 
   for (const auto& name : participants(barrier)) {
     const TaskState& state = tasks_.at(name);
     const bool here = std::any_of(pending_.begin(), pending_.end(), [&](const Pending& other) {
-      return state.phase == Phase::kJoined && other.session == state.session && other.request.has_barrier() &&
-             other.request.barrier().name() == barrier.name();
+      return state.status == TaskStatus::kEntered && other.session == state.session &&
+             other.request.has_barrier() && other.request.barrier().name() == barrier.name();
     });
     if (here) continue;
-    if (state.phase == Phase::kJoined) {
+    if (state.status == TaskStatus::kEntered) {
       absent.push_back(fmt::format("{}, last heard of {} ago", state.info.describe(),
                                    format_seconds(now - sessions_.at(state.session).last_heard)));
     } else {
-      absent.push_back(name.short_name() +
-                       (state.phase == Phase::kAbsent ? ", which has not joined" : ", which was lost"));
+      absent.push_back(name.short_name() + (state.status == TaskStatus::kAbsent
+                                                ? ", which has not entered the job"
+                                                : ", which has failed"));
     }
   }
   return fmt::format("barrier '{}' did not complete within {}: still missing {}", barrier.name(), after,
                      fmt::join(absent, ", "));
 }
 
-}  // namespace muster
+}  // namespace muster::detail

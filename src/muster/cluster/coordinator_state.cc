@@ -6,17 +6,18 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/cluster/protocol.h"
+#include "muster/base/random.h"
+#include "muster/cluster/coordinator_protocol.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
-// Whoever says nothing for so long before it has proved the secret is told to greet again, so that silent strangers
-// do not pile up. A task of ours that is merely slow does so, until its own deadline.
-constexpr auto kHandshakeTime = std::chrono::seconds(15);
+// Whoever says nothing for so long before it has proved the secret is told to begin the handshake again, so
+// that silent strangers do not pile up. A task of ours that is merely slow does so, until its own deadline.
+constexpr auto kHandshakeTimeout = std::chrono::seconds(15);
 constexpr auto kReminderInterval = std::chrono::seconds(3);
 
-std::string join(const std::vector<std::string>& words) {
+std::string comma_separated(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -24,6 +25,7 @@ proto::FromCoordinator abort_message(const CoordinatorState::AbortRecord& record
   proto::FromCoordinator message;
   message.mutable_abort()->set_reason(record.reason);
   if (record.by) *message.mutable_abort()->mutable_by() = to_proto(*record.by);
+  message.mutable_abort()->set_died(record.died);
   return message;
 }
 
@@ -46,16 +48,16 @@ void CoordinatorState::received(SessionId id, const proto::FromMember& message, 
   now_ = now;
   Session& session = found->second;
   session.last_heard = now;
-  if (session.stage == Stage::kClosing) return;
-  if (session.stage == Stage::kConnected) {
+  if (session.status == SessionStatus::kClosing) return;
+  if (session.status == SessionStatus::kConnected) {
     if (message.has_hello()) return on_hello(id, session, message.hello());
-    return refuse(id, session, "the first message was not a greeting");
+    return refuse(id, session, "the first message of the handshake was not a Hello");
   }
-  if (session.stage == Stage::kChallenged) {
+  if (session.status == SessionStatus::kChallenged) {
     if (message.has_proof()) return on_proof(id, session, message.proof());
     return refuse(id, session, "the challenge was not answered");
   }
-  if (session.stage == Stage::kWelcomed) {
+  if (session.status == SessionStatus::kWelcomed) {
     if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
     admit(id, session);
   }
@@ -94,7 +96,7 @@ void CoordinatorState::on_hello(SessionId id, Session& session, const proto::Hel
         proto::Refusal::OTHER_JOB);
   }
   session.server_nonce = random_bytes(16);
-  session.stage = Stage::kChallenged;
+  session.status = SessionStatus::kChallenged;
   proto::FromCoordinator message;
   message.mutable_challenge()->set_nonce(session.server_nonce);
   actions_.send(id, std::move(message));
@@ -114,7 +116,7 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
       for (const auto& [task, state] : tasks_) {
         if (state.expected) expected.push_back(task.to_string());
       }
-      return fmt::format("the job has no task {}; it has {}", name.to_string(), join(expected));
+      return fmt::format("the job has no task {}; it has {}", name.to_string(), comma_separated(expected));
     }
     TaskSet believed;
     for (const auto& task : session.hello.tasks()) believed[task.job()].push_back(task.index());
@@ -123,7 +125,7 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
       const auto describe = [](const TaskSet& tasks) {
         std::vector<std::string> words;
         for (const auto& [job, indices] : tasks) words.push_back(fmt::format("{} {}", indices.size(), job));
-        return join(words);
+        return comma_separated(words);
       };
       return fmt::format("it was told of a cluster of {}, and this job has {}", describe(believed),
                          describe(options_.tasks));
@@ -131,11 +133,11 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
   }
   if (found == tasks_.end()) return std::nullopt;
   const TaskState& state = found->second;
-  if (state.phase == Phase::kJoined && session.self.incarnation <= state.info.incarnation) {
-    return fmt::format("{} has already joined, as pid {} on host {}", name.to_string(), state.info.pid,
-                       state.info.host_name);
+  if (state.status == TaskStatus::kEntered && session.self.incarnation <= state.info.incarnation) {
+    return fmt::format("{} has already entered the job, as pid {} on host {}", name.to_string(),
+                       state.info.pid, state.info.host_name);
   }
-  if (state.phase == Phase::kLeft) return fmt::format("{} has already finished", name.to_string());
+  if (state.status == TaskStatus::kLeft) return fmt::format("{} has already finished", name.to_string());
   return std::nullopt;
 }
 
@@ -144,7 +146,7 @@ void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Pro
     return refuse(id, session, "it does not know the job's secret (MUSTER_SECRET)");
   }
   if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
-  session.stage = Stage::kWelcomed;
+  session.status = SessionStatus::kWelcomed;
   proto::FromCoordinator welcome;
   welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(session, "coordinator")));
   welcome.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
@@ -153,27 +155,27 @@ void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Pro
 
 void CoordinatorState::admit(SessionId id, Session& session) {
   TaskState& state = tasks_[session.self.task];
-  if (state.phase == Phase::kJoined) {  // an earlier incarnation whose end has not been noticed yet
+  if (state.status == TaskStatus::kEntered) {  // an earlier incarnation whose end has not been noticed yet
     const SessionId old = state.session;
     drop_requests_of(old);
-    sessions_.at(old).stage = Stage::kClosing;
+    sessions_.at(old).status = SessionStatus::kClosing;
     actions_.close(old);
-    tell_of_loss(state.info);
+    tell_of_failure(state.info);
   }
-  const bool again = state.phase != Phase::kAbsent;
-  state.phase = Phase::kJoined;
+  const bool again = state.status != TaskStatus::kAbsent;
+  state.status = TaskStatus::kEntered;
   state.session = id;
   state.info = session.self;
   state.ended.clear();
-  session.stage = Stage::kMember;
+  session.status = SessionStatus::kMember;
   if (again) {
-    log_warning("{} joined again as incarnation {}", session.self.describe(), session.self.incarnation);
+    log_warning("{} entered again as incarnation {}", session.self.describe(), session.self.incarnation);
   } else {
-    log_debug("{} joined{}", session.self.describe(),
-              state.expected ? fmt::format(" ({})", joined_count()) : "");
+    log_debug("{} entered{}", session.self.describe(),
+              state.expected ? fmt::format(" ({})", entered_count()) : "");
   }
-  if (state.expected) abort_if_some_never_come();
-  if (state.expected || assembled_) announce_if_complete();
+  if (state.expected) abort_if_a_task_never_enters();
+  if (state.expected || assembled_) check_assembled();
   if (finished_) {
     proto::FromCoordinator message;
     message.mutable_finished();
@@ -187,12 +189,12 @@ void CoordinatorState::refuse(SessionId id, Session& session, const std::string&
   const std::string who = self.task.job && !self.task.job->empty() ? self.describe() : "a stranger";
   if (refusals_.allows(now_))
     log_warning("refused {} at {}: {}{}", who, session.peer, reason, refusals_.left_out());
-  turn_away(id, session, reason, kind);
+  send_refusal_and_close(id, session, reason, kind);
 }
 
-void CoordinatorState::turn_away(SessionId id, Session& session, const std::string& reason,
-                                 proto::Refusal::Kind kind) {
-  session.stage = Stage::kClosing;
+void CoordinatorState::send_refusal_and_close(SessionId id, Session& session, const std::string& reason,
+                                              proto::Refusal::Kind kind) {
+  session.status = SessionStatus::kClosing;
   proto::FromCoordinator message;
   message.mutable_refusal()->set_reason(reason);
   message.mutable_refusal()->set_kind(kind);
@@ -203,7 +205,7 @@ void CoordinatorState::turn_away(SessionId id, Session& session, const std::stri
 std::vector<std::string> CoordinatorState::missing() const {
   std::vector<std::string> names;
   for (const auto& [name, state] : tasks_) {
-    if (state.expected && state.phase == Phase::kAbsent) names.push_back(name.to_string());
+    if (state.expected && state.status == TaskStatus::kAbsent) names.push_back(name.to_string());
   }
   return names;
 }
@@ -211,18 +213,18 @@ std::vector<std::string> CoordinatorState::missing() const {
 std::vector<std::string> CoordinatorState::present() const {
   std::vector<std::string> names;
   for (const auto& [name, state] : tasks_) {
-    if (state.phase == Phase::kJoined) names.push_back(name.to_string());
+    if (state.status == TaskStatus::kEntered) names.push_back(name.to_string());
   }
   return names;
 }
 
-std::string CoordinatorState::joined_count() const {
+std::string CoordinatorState::entered_count() const {
   const auto expected =
       std::count_if(tasks_.begin(), tasks_.end(), [](const auto& task) { return task.second.expected; });
-  return fmt::format("{} of {} tasks joined", expected - static_cast<long>(missing().size()), expected);
+  return fmt::format("{} of {} tasks entered", expected - static_cast<long>(missing().size()), expected);
 }
 
-void CoordinatorState::announce_if_complete() {
+void CoordinatorState::check_assembled() {
   if (aborted_ || !missing().empty()) return;
   std::set<std::string> hosts;
   for (const auto& [name, state] : tasks_) {
@@ -235,7 +237,7 @@ void CoordinatorState::announce_if_complete() {
     if (!assembled_)
       log_info("{} is at {} (host {}, pid {})", name.short_name(), info.address, info.host_name, info.pid);
     *message.mutable_assembled()->add_tasks() = to_proto(info);
-    if (state.phase == Phase::kLost) *message.mutable_assembled()->add_lost() = to_proto(name);
+    if (state.status == TaskStatus::kFailed) *message.mutable_assembled()->add_failed() = to_proto(name);
     const std::string host = info.address.substr(0, info.address.rfind(':'));
     if (hosts.size() > 1 && is_loopback(host)) {
       return abort(
@@ -251,13 +253,14 @@ void CoordinatorState::announce_if_complete() {
 }
 
 void CoordinatorState::on_leave(SessionId id, Session& session) {
-  tasks_.at(session.self.task).phase = Phase::kLeft;
+  tasks_.at(session.self.task).status = TaskStatus::kLeft;
   log_debug("{} left", session.self.describe());
-  session.stage = Stage::kClosing;
+  session.status = SessionStatus::kClosing;
   drop_requests_of(id);
   actions_.close(id);
   if (!missing().empty() && tasks_.at(session.self.task).expected) {
-    log_warning("{} left before all tasks had joined: {} missing", session.self.describe(), join(missing()));
+    log_warning("{} left before all tasks had entered: {} missing", session.self.describe(),
+                comma_separated(missing()));
   }
   settle_barriers();
   check_finished();
@@ -270,8 +273,8 @@ void CoordinatorState::drop_requests_of(SessionId id) {
 void CoordinatorState::disconnected(SessionId id, Time now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  if (found->second.stage == Stage::kMember) {
-    lose(id, found->second, "its connection closed", options_.restarts ? Return::kPossible : Return::kNever,
+  if (found->second.status == SessionStatus::kMember) {
+    fail(id, found->second, {.how = "its connection closed", .may_return = options_.restarts, .died = true},
          now);
   }
   drop_requests_of(id);
@@ -279,16 +282,20 @@ void CoordinatorState::disconnected(SessionId id, Time now) {
 }
 
 void CoordinatorState::abort(const std::string& reason, std::optional<TaskName> by) {
+  abort(AbortRecord{.reason = reason, .by = std::move(by)});
+}
+
+void CoordinatorState::abort(AbortRecord record) {
   if (aborted_) return;
-  aborted_ = {reason, std::move(by)};
-  log_error("the job is aborted: {}", reason);
+  aborted_ = std::move(record);
+  log_error("the job is aborted: {}", aborted_->reason);
   pending_.clear();  // the abort answers them all
   broadcast(abort_message(*aborted_));
 }
 
 void CoordinatorState::broadcast(const proto::FromCoordinator& message) {
   for (const auto& [id, session] : sessions_) {
-    if (session.stage == Stage::kMember) actions_.send(id, message);
+    if (session.status == SessionStatus::kMember) actions_.send(id, message);
   }
 }
 
@@ -296,20 +303,21 @@ void CoordinatorState::tick(Time now) {
   now_ = now;
   std::vector<SessionId> silent;
   for (auto& [id, session] : sessions_) {
-    if (session.stage == Stage::kMember && now - session.last_heard > options_.heartbeat_timeout)
+    if (session.status == SessionStatus::kMember && now - session.last_heard > options_.heartbeat_timeout)
       silent.push_back(id);
-    const bool unproved = session.stage == Stage::kConnected || session.stage == Stage::kChallenged;
-    if (unproved && now - session.last_heard > kHandshakeTime) {
-      refuse(
-          id, session,
-          fmt::format("it said nothing for {} in the middle of its greeting", format_seconds(kHandshakeTime)),
-          proto::Refusal::TOO_SLOW);
+    const bool unproved =
+        session.status == SessionStatus::kConnected || session.status == SessionStatus::kChallenged;
+    if (unproved && now - session.last_heard > kHandshakeTimeout) {
+      refuse(id, session,
+             fmt::format("it said nothing for {} in the middle of the handshake",
+                         format_seconds(kHandshakeTimeout)),
+             proto::Refusal::TOO_SLOW);
     }
   }
   for (const SessionId id : silent) {
-    lose(id, sessions_.at(id),
-         fmt::format("it was silent for longer than {}", format_seconds(options_.heartbeat_timeout)),
-         Return::kNever, now);
+    fail(id, sessions_.at(id),
+         {.how = fmt::format("it was silent for longer than {}", format_seconds(options_.heartbeat_timeout))},
+         now);
   }
 
   std::vector<Pending> expired;
@@ -322,14 +330,14 @@ void CoordinatorState::tick(Time now) {
                 [now](const Pending& pending) { return pending.deadline && now >= *pending.deadline; });
 
   const bool somebody_waits = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& task) {
-    return task.second.expected && task.second.phase == Phase::kJoined;
+    return task.second.expected && task.second.status == TaskStatus::kEntered;
   });
   if (assembled_ || aborted_ || !somebody_waits || missing().empty()) return;
   if (!last_reminder_) last_reminder_ = now;
   if (now - *last_reminder_ >= kReminderInterval) {
     last_reminder_ = now;
-    log_info("still waiting for {} ({})", join(missing()), joined_count());
+    log_info("still waiting for {} ({})", comma_separated(missing()), entered_count());
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -7,8 +7,8 @@
 //  1. A session that has not proved the secret can reach nothing but its own handshake.
 //  2. A task has at most one live session; a higher incarnation replaces a lower one.
 //  3. An abort is sticky: every member is told once, and every later message is answered with it.
-//  4. A task that was welcomed has joined when it says its next word: one that gave up waiting for the
-//     welcome is not a loss. Until then it may take as long as it needs, since it has proved the secret.
+//  4. A task that was welcomed has entered with its next message: one that gave up waiting for the welcome
+//     has not failed. Until then it may take as long as it needs, since it has proved the secret.
 //  5. Every request is answered exactly once, unless its session ends first.
 //
 // Not thread-safe: the service holds one lock around every call.
@@ -21,15 +21,15 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/deadline.h"
 #include "muster/base/log_limit.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/coordinator.pb.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/task_info.h"
+#include "muster/deadline.h"
 #include "muster/net/secret.h"
 
-namespace muster {
+namespace muster::detail {
 
 class CoordinatorState {
  public:
@@ -41,7 +41,7 @@ class CoordinatorState {
     std::string secret;
     TaskSet tasks;
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
-    LossPolicy loss_policy = LossPolicy::kAbort;
+    FailurePolicy failure_policy = FailurePolicy::kAbort;
     bool restarts = false;
   };
 
@@ -68,29 +68,29 @@ class CoordinatorState {
   using AbortRecord = Coordinator::AbortRecord;
   const std::optional<AbortRecord>& aborted() const { return aborted_; }
 
-  /// All workers have left; under kGoOn, all but those that are lost.
+  /// All workers have left; under kGoOn, all but those that have failed.
   bool finished() const { return finished_; }
 
   /// No session is open: nobody needs the coordinator any more.
   bool idle() const { return sessions_.empty(); }
 
-  /// Expected tasks that have not joined yet, and tasks that are connected now.
+  /// Expected tasks that have not entered yet, and tasks that are connected now.
   std::vector<std::string> missing() const;
   std::vector<std::string> present() const;
 
  private:
-  enum class Stage { kConnected, kChallenged, kWelcomed, kMember, kClosing };
+  enum class SessionStatus { kConnected, kChallenged, kWelcomed, kMember, kClosing };
   struct Session {
-    Stage stage = Stage::kConnected;
+    SessionStatus status = SessionStatus::kConnected;
     std::string peer;
     std::string server_nonce;
     proto::Hello hello;
     TaskInfo self;
     Time last_heard;
   };
-  enum class Phase { kAbsent, kJoined, kLost, kLeft };
+  enum class TaskStatus { kAbsent, kEntered, kFailed, kLeft };
   struct TaskState {
-    Phase phase = Phase::kAbsent;
+    TaskStatus status = TaskStatus::kAbsent;
     SessionId session = 0;
     TaskInfo info;
     bool expected = false;  ///< part of the cluster, not an observer
@@ -110,16 +110,22 @@ class CoordinatorState {
   void on_leave(SessionId id, Session& session);
   void refuse(SessionId id, Session& session, const std::string& reason,
               proto::Refusal::Kind kind = proto::Refusal::FINAL);
-  void turn_away(SessionId id, Session& session, const std::string& reason, proto::Refusal::Kind kind);
+  void send_refusal_and_close(SessionId id, Session& session, const std::string& reason,
+                              proto::Refusal::Kind kind);
 
   std::optional<std::string> reason_to_refuse(const Session& session) const;
-  void announce_if_complete();
-  void abort_if_some_never_come();
-  enum class Return { kPossible, kNever };
-  void lose(SessionId id, Session& session, const std::string& how, Return chance, Time now);
-  bool survives_losses() const;
-  void tell_of_loss(const TaskInfo& task);
-  void settle_loss(const TaskState& lost);
+  void check_assembled();
+  void abort_if_a_task_never_enters();
+  struct TaskFailure {
+    std::string how;
+    bool may_return = false;
+    bool died = false;  // and is not merely silent
+  };
+  void fail(SessionId id, Session& session, const TaskFailure& failure, Time now);
+  void abort(AbortRecord record);
+  bool survives_failures() const;
+  void tell_of_failure(const TaskInfo& task);
+  void settle_failure(const TaskState& failed);
   bool is_given_up(const TaskName& name, const TaskState& state) const;
   bool no_worker_is_left() const;
   static bool is_worker(const TaskName& name);
@@ -132,7 +138,7 @@ class CoordinatorState {
   std::vector<TaskName> participants(const proto::Barrier& barrier) const;
   std::string challenge_of(const Session& session, const char* role) const;
   void broadcast(const proto::FromCoordinator& message);
-  std::string joined_count() const;
+  std::string entered_count() const;
 
   const Options options_;
   const Secret secret_;
@@ -149,4 +155,4 @@ class CoordinatorState {
   LogLimit refusals_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

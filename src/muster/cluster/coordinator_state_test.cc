@@ -6,7 +6,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/coordinator_state_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -16,20 +16,20 @@ using ::testing::IsEmpty;
 
 using CoordinatorStateTest = CoordinatorStateFixture;
 
-TEST_F(CoordinatorStateTest, TheJobIsAssembledWhenTheLastTaskJoins) {
+TEST_F(CoordinatorStateTest, TheJobIsAssembledWhenTheLastTaskEnters) {
   make(cluster);
-  const auto first = join("worker", 0);
+  const auto first = enter("worker", 0);
   EXPECT_FALSE(assembled(first));
   EXPECT_THAT(state->missing(), ::testing::ElementsAre("/job:worker/task:1"));
-  const auto second = join("worker", 1);
+  const auto second = enter("worker", 1);
   EXPECT_TRUE(assembled(first));
   ASSERT_TRUE(assembled(second));
   EXPECT_EQ(find(second, proto::FromCoordinator::kAssembled)->assembled().tasks_size(), 2);
 }
 
-TEST_F(CoordinatorStateTest, AWrongSecretIsRefusedAndDoesNotJoin) {
+TEST_F(CoordinatorStateTest, AWrongSecretIsRefusedAndDoesNotEnter) {
   make(cluster);
-  const auto stranger = join("worker", 0, {.secret = "wrong"});
+  const auto stranger = enter("worker", 0, {.secret = "wrong"});
   EXPECT_THAT(refusal(stranger), HasSubstr("does not know the job's secret"));
   EXPECT_TRUE(closed.contains(stranger));
   EXPECT_EQ(find(stranger, proto::FromCoordinator::kWelcome), nullptr);
@@ -40,32 +40,33 @@ TEST_F(CoordinatorStateTest, NothingWorksBeforeTheProof) {
   make(cluster);
   state->connected(50, "peer", now);
   barrier(50, "b");
-  EXPECT_THAT(refusal(50), HasSubstr("greeting"));
+  EXPECT_THAT(refusal(50), HasSubstr("the first message of the handshake was not a Hello"));
   EXPECT_EQ(reply(50), nullptr);
 }
 
 TEST_F(CoordinatorStateTest, ASecondTaskOfTheSameNameIsRefused) {
   make(cluster);
-  const auto first = join("worker", 0);
-  const auto second = join("worker", 0);
-  EXPECT_THAT(refusal(second), HasSubstr("/job:worker/task:0 has already joined, as pid 101 on host host-a"));
+  const auto first = enter("worker", 0);
+  const auto second = enter("worker", 0);
+  EXPECT_THAT(refusal(second),
+              HasSubstr("/job:worker/task:0 has already entered the job, as pid 101 on host host-a"));
   EXPECT_EQ(refusal(first), "");
 }
 
 TEST_F(CoordinatorStateTest, StrangersToTheClusterAreRefused) {
   make(cluster);
-  EXPECT_THAT(refusal(join("ps", 0)),
+  EXPECT_THAT(refusal(enter("ps", 0)),
               HasSubstr("no task /job:ps/task:0; it has /job:worker/task:0, /job:worker/task:1"));
-  EXPECT_THAT(refusal(join("worker", 0, {.job_id = "other"})),
+  EXPECT_THAT(refusal(enter("worker", 0, {.job_id = "other"})),
               HasSubstr("it belongs to job 'other', and this is job 'j'"));
-  EXPECT_THAT(refusal(join("worker", 0, {.tasks = TaskSet{{"worker", {0, 1, 2}}}})),
+  EXPECT_THAT(refusal(enter("worker", 0, {.tasks = TaskSet{{"worker", {0, 1, 2}}}})),
               HasSubstr("a cluster of 3 worker, and this job has 2 worker"));
 }
 
 TEST_F(CoordinatorStateTest, ABarrierCompletesWhenAllAreInItAndCanBeUsedAgain) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   for (int round = 0; round < 2; ++round) {
     sent.clear();
     barrier(a, "x");
@@ -80,9 +81,9 @@ TEST_F(CoordinatorStateTest, ABarrierCompletesWhenAllAreInItAndCanBeUsedAgain) {
 TEST_F(CoordinatorStateTest, ABarrierOfOneJobDoesNotWaitForTheOthers) {
   cluster = {{"ps", {0}}, {"worker", {0, 1}}};
   make(cluster);
-  const auto server = join("ps", 0);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto server = enter("ps", 0);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   barrier(a, "x", 60s, "worker");
   barrier(b, "x", 60s, "worker");
   EXPECT_EQ(reply(a)->code(), proto::Reply::OK);
@@ -92,8 +93,8 @@ TEST_F(CoordinatorStateTest, ABarrierOfOneJobDoesNotWaitForTheOthers) {
 
 TEST_F(CoordinatorStateTest, AnOverdueBarrierNamesWhoIsMissing) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   barrier(a, "start", 5s);
   now += 4s;
   heartbeat(b);
@@ -107,8 +108,8 @@ TEST_F(CoordinatorStateTest, AnOverdueBarrierNamesWhoIsMissing) {
 
 TEST_F(CoordinatorStateTest, ABarrierWithATaskThatHasFinishedFailsAtOnce) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   barrier(a, "x");
   leave(b);
   EXPECT_EQ(reply(a)->code(), proto::Reply::PEER_LOST);
@@ -117,8 +118,8 @@ TEST_F(CoordinatorStateTest, ABarrierWithATaskThatHasFinishedFailsAtOnce) {
 
 TEST_F(CoordinatorStateTest, GetWaitsForPut) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   proto::FromMember get;
   get.mutable_request()->set_id(1);
   get.mutable_request()->set_timeout_ms(1000);
@@ -140,22 +141,23 @@ TEST_F(CoordinatorStateTest, GetWaitsForPut) {
 
 TEST_F(CoordinatorStateTest, AClosedConnectionAbortsTheJobAndSaysWhere) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   barrier(b, "sync");
   now += 400ms;
   state->disconnected(b, now);
   EXPECT_THAT(abort_reason(a),
-              AllOf(HasSubstr("worker/1 (host host-a, pid 102) was lost while it waited in barrier 'sync'"),
+              AllOf(HasSubstr("worker/1 (host host-a, pid 102) failed while it waited in barrier 'sync'"),
                     HasSubstr("its connection closed; last heard of 0.4 s ago")));
   ASSERT_TRUE(state->aborted());
   EXPECT_EQ(state->aborted()->by, TaskName::of("worker", 1));
+  EXPECT_TRUE(state->aborted()->died);
 }
 
-TEST_F(CoordinatorStateTest, SilencePastTheLimitIsALossAndHeartbeatsPreventIt) {
+TEST_F(CoordinatorStateTest, SilencePastTheLimitIsAFailureAndHeartbeatsPreventIt) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   for (int i = 0; i < 5; ++i) {
     now += 3s;
     heartbeat(a);
@@ -166,28 +168,29 @@ TEST_F(CoordinatorStateTest, SilencePastTheLimitIsALossAndHeartbeatsPreventIt) {
   now += 2s;
   state->tick(now);
   EXPECT_THAT(abort_reason(a),
-              HasSubstr("worker/1 (host host-a, pid 102) was lost: it was silent for longer than 10.0 s"));
+              HasSubstr("worker/1 (host host-a, pid 102) failed: it was silent for longer than 10.0 s"));
+  EXPECT_FALSE(state->aborted()->died);
   EXPECT_THAT(refusal(b), HasSubstr("gave up on this task"));
 }
 
-TEST_F(CoordinatorStateTest, AnAbortIsStickyAndTurnsLateJoinersAway) {
+TEST_F(CoordinatorStateTest, AnAbortIsStickyAndWhoComesLaterIsRefused) {
   make(cluster);
-  const auto a = join("worker", 0);
+  const auto a = enter("worker", 0);
   proto::FromMember message;
   message.mutable_abort()->set_reason("the loss is not a number");
   state->received(a, message, now);
   EXPECT_THAT(abort_reason(a), HasSubstr("worker/0 (host host-a, pid 101): the loss is not a number"));
   state->abort("a second reason", std::nullopt);
   EXPECT_THAT(state->aborted()->reason, HasSubstr("not a number"));
-  EXPECT_THAT(refusal(join("worker", 1)), HasSubstr("the job was aborted: worker/0"));
+  EXPECT_THAT(refusal(enter("worker", 1)), HasSubstr("the job was aborted: worker/0"));
 }
 
 TEST_F(CoordinatorStateTest, ServersAreToldWhenAllWorkersHaveLeft) {
   cluster = {{"ps", {0}}, {"worker", {0, 1}}};
   make(cluster);
-  const auto server = join("ps", 0);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+  const auto server = enter("ps", 0);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   leave(a);
   EXPECT_EQ(find(server, proto::FromCoordinator::kFinished), nullptr);
   leave(b);
@@ -197,26 +200,26 @@ TEST_F(CoordinatorStateTest, ServersAreToldWhenAllWorkersHaveLeft) {
   EXPECT_FALSE(state->aborted());
 }
 
-TEST_F(CoordinatorStateTest, ALostTaskMayRejoinWhenThePolicySaysSo) {
-  make(cluster, LossPolicy::kRejoin);
-  const auto a = join("worker", 0);
-  const auto b = join("worker", 1);
+TEST_F(CoordinatorStateTest, AFailedTaskMayEnterAgainWhenThePolicySaysSo) {
+  make(cluster, FailurePolicy::kWait);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
   barrier(b, "x");
   state->disconnected(b, now);
   EXPECT_FALSE(state->aborted());
   barrier(a, "x");
   EXPECT_EQ(reply(a), nullptr) << "the arrival of the dead incarnation must not count";
-  const auto again = join("worker", 1, {.incarnation = 1});
+  const auto again = enter("worker", 1, {.incarnation = 1});
   EXPECT_TRUE(assembled(again));
   barrier(again, "x");
   EXPECT_EQ(reply(a)->code(), proto::Reply::OK);
 }
 
 TEST_F(CoordinatorStateTest, ANewIncarnationReplacesOneWhoseDeathWasNotNoticed) {
-  make(cluster, LossPolicy::kRejoin);
-  join("worker", 0);
-  const auto old = join("worker", 1);
-  const auto again = join("worker", 1, {.incarnation = 1});
+  make(cluster, FailurePolicy::kWait);
+  enter("worker", 0);
+  const auto old = enter("worker", 1);
+  const auto again = enter("worker", 1, {.incarnation = 1});
   EXPECT_EQ(refusal(again), "");
   EXPECT_TRUE(closed.contains(old));
   state->disconnected(old, now);
@@ -227,29 +230,29 @@ TEST_F(CoordinatorStateTest, ANewIncarnationReplacesOneWhoseDeathWasNotNoticed) 
 
 TEST_F(CoordinatorStateTest, SeveralHostsOnALoopbackAddressAreAnError) {
   make(cluster);
-  const auto a = join("worker", 0, {.address = "10.0.0.1:1", .host = "host-a"});
-  join("worker", 1, {.address = "127.0.0.1:1", .host = "host-b"});
+  const auto a = enter("worker", 0, {.address = "10.0.0.1:1", .host = "host-a"});
+  enter("worker", 1, {.address = "127.0.0.1:1", .host = "host-b"});
   EXPECT_THAT(abort_reason(a), AllOf(HasSubstr("worker/1 (host host-b"),
                                      HasSubstr("loopback address 127.0.0.1:1"), HasSubstr("--interface")));
 }
 
 TEST_F(CoordinatorStateTest, OneHostOnLoopbackIsFine) {
   make(cluster);
-  const auto a = join("worker", 0, {.address = "127.0.0.1:1"});
-  join("worker", 1, {.address = "127.0.0.1:2"});
+  const auto a = enter("worker", 0, {.address = "127.0.0.1:1"});
+  enter("worker", 1, {.address = "127.0.0.1:2"});
   EXPECT_TRUE(assembled(a));
   EXPECT_FALSE(state->aborted());
 }
 
-TEST_F(CoordinatorStateTest, ATaskThatGaveUpWaitingForItsWelcomeIsNotALoss) {
+TEST_F(CoordinatorStateTest, ATaskThatGaveUpWaitingForItsWelcomeHasNotFailed) {
   make(cluster);
-  const auto partner = join("worker", 1);
-  const auto impatient = join("worker", 0, {.falls_silent = true});
-  EXPECT_NE(find(impatient, proto::FromCoordinator::kWelcome), nullptr);
+  const auto partner = enter("worker", 1);
+  const auto gave_up = enter("worker", 0, {.falls_silent = true});
+  EXPECT_NE(find(gave_up, proto::FromCoordinator::kWelcome), nullptr);
   EXPECT_FALSE(assembled(partner));
-  state->disconnected(impatient, now);
+  state->disconnected(gave_up, now);
   EXPECT_FALSE(state->aborted());
-  join("worker", 0);
+  enter("worker", 0);
   EXPECT_TRUE(assembled(partner));
 }
 
@@ -266,29 +269,29 @@ TEST_F(CoordinatorStateTest, StrangersCannotFillTheLog) {
   make(cluster);
   int lines = 0;
   set_log_sink([&](std::string_view) { ++lines; });
-  for (int i = 0; i < 1000; ++i) join("worker", 0, {.secret = "guess"});
+  for (int i = 0; i < 1000; ++i) enter("worker", 0, {.secret = "guess"});
   set_log_sink(nullptr);
   EXPECT_GE(lines, 1);
   EXPECT_LE(lines, 20);
 }
 
-TEST_F(CoordinatorStateTest, ATaskThatIsSlowToProveItselfIsToldToGreetAgain) {
+TEST_F(CoordinatorStateTest, ATaskThatIsSlowToProveItselfIsToldToBeginAgain) {
   make(cluster);
-  const auto slow = join("worker", 0, {.falls_silent_before_proof = true});
+  const auto slow = enter("worker", 0, {.falls_silent_before_proof = true});
   now += 16s;
   state->tick(now);
   const auto* message = find(slow, proto::FromCoordinator::kRefusal);
   ASSERT_NE(message, nullptr);
   EXPECT_EQ(message->refusal().kind(), proto::Refusal::TOO_SLOW);
-  const auto partner = join("worker", 1);
-  join("worker", 0);
+  const auto partner = enter("worker", 1);
+  enter("worker", 0);
   EXPECT_TRUE(assembled(partner));
 }
 
 TEST_F(CoordinatorStateTest, ATaskThatHasProvedItselfMayTakeItsTime) {
   make(cluster);
-  const auto partner = join("worker", 1);
-  const auto slow = join("worker", 0, {.falls_silent = true});
+  const auto partner = enter("worker", 1);
+  const auto slow = enter("worker", 0, {.falls_silent = true});
   for (int i = 0; i < 10; ++i) {
     now += 9s;
     heartbeat(partner);
@@ -299,31 +302,31 @@ TEST_F(CoordinatorStateTest, ATaskThatHasProvedItselfMayTakeItsTime) {
   EXPECT_TRUE(assembled(partner));
 }
 
-TEST_F(CoordinatorStateTest, AProcessThatEndsBeforeItJoinsIsReportedToThoseWhoWait) {
+TEST_F(CoordinatorStateTest, AProcessThatEndsBeforeItEntersIsReportedToThoseWhoWait) {
   make(cluster);
   state->exited(TaskName::of("worker", 1), "exited with code 3", now);
   EXPECT_FALSE(state->aborted()) << "nobody waits yet";
-  const auto a = join("worker", 0);
-  EXPECT_THAT(abort_reason(a), HasSubstr("worker/1 exited with code 3 before it joined"));
+  const auto a = enter("worker", 0);
+  EXPECT_THAT(abort_reason(a), HasSubstr("worker/1 exited with code 3 before it entered the job"));
 }
 
 TEST_F(CoordinatorStateTest, AnEvaluatorComesAndGoesWithoutConsequence) {
   make(cluster);
-  const auto a = join("worker", 0);
-  const auto evaluator = join("evaluator", 0, {.observer = true});
+  const auto a = enter("worker", 0);
+  const auto evaluator = enter("evaluator", 0, {.observer = true});
   EXPECT_EQ(refusal(evaluator), "");
   state->disconnected(evaluator, now);
   EXPECT_EQ(abort_reason(a), "");
   EXPECT_EQ(state->missing().size(), 1u);
 }
 
-TEST_F(CoordinatorStateTest, ALostLauncherEndsTheJob) {
-  make(cluster, LossPolicy::kRejoin);
-  const auto a = join("worker", 0);
-  const auto launcher = join("launcher", 1, {.host = "host-b", .observer = true});
+TEST_F(CoordinatorStateTest, ALauncherThatFailsEndsTheJob) {
+  make(cluster, FailurePolicy::kWait);
+  const auto a = enter("worker", 0);
+  const auto launcher = enter("launcher", 1, {.host = "host-b", .observer = true});
   state->disconnected(launcher, now);
   EXPECT_THAT(abort_reason(a), HasSubstr("launcher/1 (host host-b"));
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,12 +10,12 @@
 
 #include <gtest/gtest.h>
 
+#include "muster/cluster/coordinator_protocol.h"
 #include "muster/cluster/coordinator_state.h"
-#include "muster/cluster/protocol.h"
 
-namespace muster {
+namespace muster::detail {
 
-struct Greeting {
+struct Handshake {
   std::string secret = "s";
   std::string job_id = "j";
   std::string address = "10.0.0.1:1";
@@ -30,12 +30,12 @@ struct Greeting {
 // Sent messages are kept by session.
 class CoordinatorStateFixture : public ::testing::Test {
  protected:
-  void make(TaskSet tasks, LossPolicy policy = LossPolicy::kAbort, bool restarts = false) {
+  void make(TaskSet tasks, FailurePolicy policy = FailurePolicy::kAbort, bool restarts = false) {
     state.emplace(CoordinatorState::Options{.job_id = "j",
                                             .secret = "s",
                                             .tasks = std::move(tasks),
                                             .heartbeat_timeout = std::chrono::seconds(10),
-                                            .loss_policy = policy,
+                                            .failure_policy = policy,
                                             .restarts = restarts},
                   CoordinatorState::Actions{.send =
                                                 [this](uint64_t id, proto::FromCoordinator message) {
@@ -44,39 +44,39 @@ class CoordinatorStateFixture : public ::testing::Test {
                                             .close = [this](uint64_t id) { closed.insert(id); }});
   }
 
-  uint64_t connect(const TaskName& name, const Greeting& greeting) {
+  uint64_t connect(const TaskName& name, const Handshake& handshake) {
     const uint64_t id = ++last;
     state->connected(id, "peer", now);
     proto::FromMember message;
     auto& hello = *message.mutable_hello();
     hello.set_protocol(kProtocolVersion);
-    hello.set_job_id(greeting.job_id);
+    hello.set_job_id(handshake.job_id);
     hello.set_nonce("n");
-    hello.set_observer(greeting.observer);
+    hello.set_observer(handshake.observer);
     *hello.mutable_self() = to_proto(TaskInfo{.task = name,
-                                              .address = greeting.address,
-                                              .host_name = greeting.host,
-                                              .host_identity = greeting.host,
+                                              .address = handshake.address,
+                                              .host_name = handshake.host,
+                                              .host_identity = handshake.host,
                                               .pid = static_cast<int64_t>(100 + id),
-                                              .incarnation = greeting.incarnation});
-    for (const auto& [job, indices] : greeting.tasks.value_or(cluster)) {
+                                              .incarnation = handshake.incarnation});
+    for (const auto& [job, indices] : handshake.tasks.value_or(cluster)) {
       for (const int index : indices) *hello.add_tasks() = to_proto(TaskName::of(job, index));
     }
     const proto::Hello copy = hello;
     state->received(id, message, now);
     if (sent[id].empty() || !sent[id].back().has_challenge()) return id;
-    if (greeting.falls_silent_before_proof) return id;
+    if (handshake.falls_silent_before_proof) return id;
     proto::FromMember answer;
     answer.mutable_proof()->set_proof(
-        Secret(greeting.secret).prove(challenge_text("member", copy, sent[id].back().challenge().nonce())));
+        Secret(handshake.secret).prove(challenge_text("member", copy, sent[id].back().challenge().nonce())));
     state->received(id, answer, now);
-    if (greeting.falls_silent) return id;
+    if (handshake.falls_silent) return id;
     heartbeat(id);
     return id;
   }
 
-  uint64_t join(const std::string& job, int index, const Greeting& greeting = {}) {
-    return connect(TaskName::of(job, index), greeting);
+  uint64_t enter(const std::string& job, int index, const Handshake& handshake = {}) {
+    return connect(TaskName::of(job, index), handshake);
   }
 
   void barrier(uint64_t id, const std::string& name,
@@ -148,4 +148,4 @@ class CoordinatorStateFixture : public ::testing::Test {
   uint64_t last_request = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,5 +1,5 @@
-// The coordinator and its members over real sockets, as threads of one process. tests/ has the same with
-// processes.
+// The coordinator and its members over real sockets, as threads of one process. What a member promises
+// alone is in member_test.cc; tests/ has the same with processes.
 
 #include "muster/cluster/coordinator.h"
 
@@ -12,20 +12,16 @@
 #include <future>
 #include <mutex>
 #include <random>
-#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/cluster/coordinator.grpc.pb.h"
-#include "muster/cluster/member.h"
-#include "muster/cluster/stream.h"
+#include "muster/cluster/coordinator_test.h"
 #include "muster/testing/thread_cluster.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -35,41 +31,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::ThreadCluster;
 
-Deadline soon() {
-  return Deadline::after(30s);
-}
+using CoordinatorTest = CoordinatorFixture;
 
-TaskSet workers(int count) {
-  TaskSet tasks;
-  for (int i = 0; i < count; ++i) tasks["worker"].push_back(i);
-  return tasks;
-}
-
-class CoordinatorTest : public ::testing::Test {
- protected:
-  void start(TaskSet tasks, LossPolicy policy = LossPolicy::kAbort) {
-    cluster = tasks;
-    coordinator.emplace(Coordinator::Options{.listen = {{"127.0.0.1", 0}},
-                                             .job_id = "test",
-                                             .secret = "secret",
-                                             .tasks = std::move(tasks),
-                                             .loss_policy = policy});
-  }
-
-  Member::Options options(const std::string& job, int index) {
-    return {.coordinator = {coordinator->address()},
-            .job_id = "test",
-            .secret = "secret",
-            .task = TaskName::of(job, index),
-            .tasks = cluster,
-            .address = "127.0.0.1:" + std::to_string(1000 + index)};
-  }
-
-  TaskSet cluster;
-  std::optional<Coordinator> coordinator;
-};
-
-TEST_F(CoordinatorTest, TasksMeetExchangeValuesAndLeave) {
+TEST_F(CoordinatorTest, TasksEnterExchangeValuesAndLeave) {
   start(workers(4));
   const auto errors = ThreadCluster(4, 60s).run([&](int rank) {
     Member member(options("worker", rank), soon());
@@ -120,108 +84,6 @@ TEST_F(CoordinatorTest, AGatherGivesEveryoneWhatEachTaskBrought) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST_F(CoordinatorTest, AWrongSecretIsRefusedWithAClearError) {
-  start(workers(1));
-  auto wrong = options("worker", 0);
-  wrong.secret = "guess";
-  try {
-    Member member(wrong, soon());
-    FAIL();
-  } catch (const Refused& error) {
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("refused /job:worker/task:0"), HasSubstr("does not know the job's secret")));
-  }
-}
-
-TEST_F(CoordinatorTest, ATaskThatWasTurnedAwayForSlownessGreetsAgain) {
-  std::unique_ptr<StreamServer> streams;
-  const auto refuse = [&](StreamServer::Id id, const proto::FromMember&) {
-    proto::FromCoordinator message;
-    message.mutable_refusal()->set_reason(id < 3 ? "it was slow" : "it came three times");
-    message.mutable_refusal()->set_kind(id < 3 ? proto::Refusal::TOO_SLOW : proto::Refusal::FINAL);
-    streams->send(id, std::move(message));
-    streams->close(id);
-  };
-  streams = std::make_unique<StreamServer>(
-      std::vector<Address>{{"127.0.0.1", 0}},
-      StreamServer::Handler{.connected = [](StreamServer::Id, const std::string&) {},
-                            .received = refuse,
-                            .disconnected = [](StreamServer::Id) {}});
-  try {
-    Member member({.coordinator = {streams->address()},
-                   .job_id = "test",
-                   .secret = "secret",
-                   .task = TaskName::of("worker", 0),
-                   .tasks = workers(1)},
-                  soon());
-    FAIL();
-  } catch (const Refused& error) {
-    EXPECT_THAT(error.what(), HasSubstr("it came three times"));
-  }
-}
-
-// Takes every proof, and can't give one of its own.
-class Impostor final : public proto::CoordinatorService::Service {
-  grpc::Status Attach(grpc::ServerContext*,
-                      grpc::ServerReaderWriter<proto::FromCoordinator, proto::FromMember>* stream) override {
-    proto::FromMember incoming;
-    proto::FromCoordinator challenge;
-    challenge.mutable_challenge()->set_nonce("nonce");
-    proto::FromCoordinator welcome;
-    welcome.mutable_welcome()->set_proof(std::string(32, 'x'));
-    stream->Read(&incoming);
-    stream->Write(challenge);
-    stream->Read(&incoming);
-    stream->Write(welcome);
-    while (stream->Read(&incoming)) continue;
-    return grpc::Status::OK;
-  }
-};
-
-TEST_F(CoordinatorTest, ACoordinatorThatDoesNotKnowTheSecretIsNotTrusted) {
-  Impostor service;
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
-  const auto server = builder.BuildAndStart();
-  start(workers(1));
-  auto member = options("worker", 0);
-  member.coordinator = {{"127.0.0.1", port}};
-  try {
-    Member joined(member, soon());
-    FAIL();
-  } catch (const Refused& error) {
-    EXPECT_THAT(error.what(), HasSubstr("does not know the job's secret itself"));
-  }
-  server->Shutdown(std::chrono::system_clock::now());
-}
-
-TEST_F(CoordinatorTest, AnAbortReachesEveryPendingAndLaterCall) {
-  start(workers(3));
-  std::atomic<int> told = 0;
-  const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
-    auto mine = options("worker", rank);
-    mine.on_failure = [&](const std::string& reason) {
-      EXPECT_THAT(reason, HasSubstr("no more disk"));
-      ++told;
-    };
-    Member member(mine, soon());
-    member.wait_assembled(soon());
-    if (rank == 2) {
-      member.abort("no more disk");
-    } else {
-      EXPECT_THROW(member.get("never", Deadline::never()), Aborted);
-    }
-    EXPECT_THROW(member.barrier("later", soon()), Aborted);
-    while (told < 3) std::this_thread::sleep_for(1ms);
-    member.put("x", "y", soon());
-  });
-  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("the job was aborted: worker/2"));
-  EXPECT_EQ(told, 3);
-  EXPECT_EQ(coordinator->aborted()->by, TaskName::of("worker", 2));
-}
-
 TEST_F(CoordinatorTest, AMemberThatVanishesIsNamedToTheOthers) {
   start(workers(2));
   const auto errors = ThreadCluster(2, 60s).run([&](int rank) {
@@ -230,53 +92,7 @@ TEST_F(CoordinatorTest, AMemberThatVanishesIsNamedToTheOthers) {
     if (rank == 1) return;  // destroyed without leaving
     member.barrier("never", Deadline::never());
   });
-  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker/1 (host"), HasSubstr("was lost")));
-}
-
-TEST_F(CoordinatorTest, MembersNoticeThatTheCoordinatorIsGone) {
-  start(workers(1));
-  Member member(options("worker", 0), soon());
-  auto waiting = std::async(std::launch::async, [&] { member.get("never", Deadline::never()); });
-  member.barrier("here", soon());
-  coordinator.reset();
-  EXPECT_THROW(waiting.get(), PeerLost);
-  EXPECT_THROW(member.barrier("later", soon()), PeerLost);
-}
-
-TEST_F(CoordinatorTest, AMemberMayComeBeforeTheCoordinator) {
-  start(workers(1));
-  const Address address = coordinator->address();
-  auto early = options("worker", 0);
-  coordinator.reset();
-  auto joining = std::async(std::launch::async, [&] {
-    Member member(early, soon());
-    member.leave(soon());
-  });
-  coordinator.emplace(
-      Coordinator::Options{.listen = {address}, .job_id = "test", .secret = "secret", .tasks = workers(1)});
-  EXPECT_NO_THROW(joining.get());
-}
-
-TEST_F(CoordinatorTest, NoCoordinatorInTimeIsADeadlineThatSaysWhere) {
-  start(workers(1));
-  auto lonely = options("worker", 0);
-  coordinator.reset();
-  try {
-    Member member(lonely, Deadline::after(300ms));
-    FAIL();
-  } catch (const DeadlineExceeded& error) {
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("/job:worker/task:0"), HasSubstr(lonely.coordinator.front().to_string())));
-  }
-}
-
-TEST_F(CoordinatorTest, OfSeveralAddressesTheOneThatServesTheJobIsFound) {
-  start(workers(1));
-  Coordinator other({.listen = {{"127.0.0.1", 0}}, .job_id = "other", .secret = "x", .tasks = workers(1)});
-  auto mine = options("worker", 0);
-  mine.coordinator = {other.address(), coordinator->address()};
-  Member member(mine, soon());
-  EXPECT_NO_THROW(member.leave(soon()));
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker/1 (host"), HasSubstr("failed")));
 }
 
 TEST_F(CoordinatorTest, ATakenPortIsPassedOver) {
@@ -310,8 +126,8 @@ TEST_F(CoordinatorTest, ServersWaitForTheWorkers) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// Keeps what on_lost says, for a test that waits for it.
-struct Losses {
+// Keeps what on_task_failed says, for a test that waits for it.
+struct FailedTasks {
   void add(const TaskInfo& task) {
     const std::lock_guard lock(mutex);
     names.push_back(task.task.short_name());
@@ -319,7 +135,7 @@ struct Losses {
   }
   std::vector<std::string> wait_for(size_t count) {
     std::unique_lock lock(mutex);
-    changed.wait_until(lock, soon().time_point(), [&] { return names.size() >= count; });
+    changed.wait_until(lock, Deadline::after(30s).time_point(), [&] { return names.size() >= count; });
     return names;
   }
   std::mutex mutex;
@@ -330,15 +146,15 @@ struct Losses {
 TEST_F(CoordinatorTest, AJobGoesOnWithoutAWorkerThatVanishesAndOthersAreTold) {
   TaskSet tasks = workers(3);
   tasks["ps"] = {0};
-  start(tasks, LossPolicy::kGoOn);
+  start(tasks, FailurePolicy::kGoOn);
   const auto errors = ThreadCluster(4, 60s).run([&](int rank) {
-    Losses losses;
+    FailedTasks failed;
     auto mine = rank == 3 ? options("ps", 0) : options("worker", rank);
-    mine.on_lost = [&](const TaskInfo& task) { losses.add(task); };
+    mine.on_task_failed = [&](const TaskInfo& task) { failed.add(task); };
     Member member(mine, soon());
     member.wait_assembled(soon());
     if (rank == 1) return;  // destroyed without leaving
-    EXPECT_THAT(losses.wait_for(1), ElementsAre("worker/1"));
+    EXPECT_THAT(failed.wait_for(1), ElementsAre("worker/1"));
     if (rank == 3) {
       member.wait_finished(soon());
     } else {
@@ -350,11 +166,11 @@ TEST_F(CoordinatorTest, AJobGoesOnWithoutAWorkerThatVanishesAndOthersAreTold) {
   EXPECT_FALSE(coordinator->aborted());
 }
 
-TEST_F(CoordinatorTest, ATaskThatJoinsAgainIsFoundAtItsNewAddressAndLearnsWhoIsLost) {
-  start(workers(3), LossPolicy::kGoOn);
-  Losses losses;
+TEST_F(CoordinatorTest, ATaskThatEntersAgainIsFoundAtItsNewAddressAndLearnsWhoHasFailed) {
+  start(workers(3), FailurePolicy::kGoOn);
+  FailedTasks failed;
   auto watching = options("worker", 0);
-  watching.on_lost = [&](const TaskInfo& task) { losses.add(task); };
+  watching.on_task_failed = [&](const TaskInfo& task) { failed.add(task); };
   std::vector<std::unique_ptr<Member>> members(3);
   const auto errors = ThreadCluster(3, 60s).run([&](int rank) {
     members[static_cast<size_t>(rank)] =
@@ -366,15 +182,15 @@ TEST_F(CoordinatorTest, ATaskThatJoinsAgainIsFoundAtItsNewAddressAndLearnsWhoIsL
   EXPECT_EQ(members[0]->find(one, soon()).address, "127.0.0.1:1001");
   members[1].reset();
   members[2].reset();
-  EXPECT_THAT(losses.wait_for(2), ::testing::UnorderedElementsAre("worker/1", "worker/2"));
+  EXPECT_THAT(failed.wait_for(2), ::testing::UnorderedElementsAre("worker/1", "worker/2"));
   EXPECT_THROW(members[0]->find(one, Deadline::after(10ms)), DeadlineExceeded);
   EXPECT_THROW(members[0]->find(TaskName::of("worker", 3), soon()), InvalidArgument);
 
-  Losses known;
+  FailedTasks known;
   auto again = options("worker", 1);
   again.incarnation = 1;
   again.address = "127.0.0.1:2001";
-  again.on_lost = [&](const TaskInfo& task) { known.add(task); };
+  again.on_task_failed = [&](const TaskInfo& task) { known.add(task); };
   auto found = std::async(std::launch::async, [&] { return members[0]->find(one, soon()); });
   members[1] = std::make_unique<Member>(again, soon());
   EXPECT_EQ(members[1]->wait_assembled(soon())[1].address, "127.0.0.1:2001");
@@ -386,7 +202,7 @@ TEST_F(CoordinatorTest, ATaskThatJoinsAgainIsFoundAtItsNewAddressAndLearnsWhoIsL
 }
 
 TEST_F(CoordinatorTest, ALauncherLearnsWhetherTheEndOfATaskEndsTheJob) {
-  start(workers(2), LossPolicy::kGoOn);
+  start(workers(2), FailurePolicy::kGoOn);
   auto mine = options("launcher", 0);
   mine.observer = true;
   Member launcher(mine, soon());
@@ -427,4 +243,4 @@ TEST_F(CoordinatorTest, GarbageAndSilentConnectionsDisturbNobody) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/cluster/node_list.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Tasks that know only the job's id look for the coordinator on this many ports; the chief takes the first
@@ -347,4 +347,4 @@ Identity find_identity(const Config& config) {
   return identity;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -16,7 +16,7 @@
 #include "muster/cluster/cluster_spec.h"
 #include "muster/cluster/task_name.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// The number of tasks of each job, by index: {"ps": {0}, "worker": {0, 1}}.
 using TaskSet = std::map<std::string, std::vector<int>>;
@@ -48,4 +48,4 @@ Identity find_identity(const Config& config);
 /// Removes the variables by which any launcher gives an identity, for a process that is to get another one.
 void forget_launchers(Environment& environment);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::AllOf;
@@ -217,4 +217,4 @@ TEST(Identity, SeveralThatAgreeAreFine) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -3,24 +3,24 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
-#include "muster/cluster/protocol.h"
+#include "muster/cluster/coordinator_protocol.h"
 
-namespace muster {
+namespace muster::detail {
 
 void KnownTasks::update(const proto::Assembled& message) {
   all_.emplace();
-  const auto known = std::exchange(lost_, {});
-  for (const auto& task : message.lost()) lost_.insert(from_proto(task));
+  const auto known = std::exchange(failed_, {});
+  for (const auto& task : message.failed()) failed_.insert(from_proto(task));
   for (const auto& task : message.tasks()) {
     all_->push_back(from_proto(task));
     const auto& name = all_->back().task;
-    if (lost_.contains(name) && !known.contains(name)) losses_.push_back(all_->back());
+    if (failed_.contains(name) && !known.contains(name)) failures_.push_back(all_->back());
   }
 }
 
-void KnownTasks::update(const proto::Lost& message) {
-  losses_.push_back(from_proto(message.task()));
-  lost_.insert(losses_.back().task);
+void KnownTasks::update(const proto::TaskFailed& message) {
+  failures_.push_back(from_proto(message.task()));
+  failed_.insert(failures_.back().task);
 }
 
 const TaskInfo* KnownTasks::living(const TaskName& name) const {
@@ -28,7 +28,7 @@ const TaskInfo* KnownTasks::living(const TaskName& name) const {
   const auto found =
       std::find_if(all_->begin(), all_->end(), [&](const TaskInfo& info) { return info.task == name; });
   if (found == all_->end()) raise<InvalidArgument>("the job has no task {}", name.to_string());
-  return lost_.contains(name) ? nullptr : &*found;
+  return failed_.contains(name) ? nullptr : &*found;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a member has been told of the tasks of its job: the latest of each, and which are lost. Not
+// What a member has been told of the tasks of its job: the latest of each, and which have failed. Not
 // thread-safe. Internal to the room: it includes generated code.
 
 #include <optional>
@@ -11,27 +11,29 @@
 #include "muster/cluster/coordinator.pb.h"
 #include "muster/cluster/task_info.h"
 
-namespace muster {
+namespace muster::detail {
 
 class KnownTasks {
  public:
   void update(const proto::Assembled& message);
-  void update(const proto::Lost& message);
+  void update(const proto::TaskFailed& message);
 
-  /// Empty until all have joined once.
+  /// Empty until all have entered once.
   const std::optional<std::vector<TaskInfo>>& all() const { return all_; }
 
-  /// Null before all have joined, and while it is lost. Throws InvalidArgument when the job has no such task.
+  /// Null before all have entered, and once it has failed until it enters again. Throws InvalidArgument
+  /// when the job has no such task.
   const TaskInfo* living(const TaskName& name) const;
 
-  /// The losses since this was last called; the first time, also those from before this task joined.
-  std::vector<TaskInfo> take_losses() { return std::exchange(losses_, {}); }
-  bool has_losses() const { return !losses_.empty(); }
+  /// The tasks that have failed since this was last called; the first time, also those from before this
+  /// task entered.
+  std::vector<TaskInfo> take_failures() { return std::exchange(failures_, {}); }
+  bool has_failures() const { return !failures_.empty(); }
 
  private:
   std::optional<std::vector<TaskInfo>> all_;
-  std::set<TaskName> lost_;
-  std::vector<TaskInfo> losses_;
+  std::set<TaskName> failed_;
+  std::vector<TaskInfo> failures_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -11,20 +11,21 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/base/random.h"
+#include "muster/cluster/control_stream.h"
+#include "muster/cluster/coordinator_protocol.h"
 #include "muster/cluster/known_tasks.h"
-#include "muster/cluster/protocol.h"
-#include "muster/cluster/stream.h"
 #include "muster/net/host.h"
 #include "muster/net/secret.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
 
-// How long one of several addresses may be silent before the next is tried, the first time. Each time all have been
-// tried it is doubled, for a coordinator that is merely slow.
-constexpr auto kFirstAttempt = 3s;
+// How long one of several addresses may be silent before the next is tried, the first time. Each time all
+// have been tried it is doubled, for a coordinator that is merely slow.
+constexpr auto kFirstAnswerTimeout = 3s;
 // The coordinator answers a request at its deadline, with what was missing; only if it is silent too, we
 // speak for it.
 constexpr auto kReplyGrace = 1s;
@@ -39,8 +40,8 @@ int64_t timeout_ms(Deadline deadline) {
 class Member::Impl {
  public:
   Impl(Options options, Deadline deadline) : options_(std::move(options)), secret_(options_.secret) {
-    join(deadline);
-    pulse_ = std::thread([this] { run_pulse(); });
+    enter(deadline);
+    heartbeat_thread_ = std::thread([this] { run_heartbeat(); });
   }
 
   ~Impl() {
@@ -49,7 +50,7 @@ class Member::Impl {
       stopping_ = true;
       changed_.notify_all();
     }
-    pulse_.join();
+    heartbeat_thread_.join();
     const MutexLock lock(mutex_);
     discard_stream();
   }
@@ -66,7 +67,8 @@ class Member::Impl {
           return tasks_.all().has_value();
         },
         [] {
-          return std::string("not all tasks joined in time; the coordinator's log says which are missing");
+          return std::string(
+              "not all tasks entered the job in time; the coordinator's log says which are missing");
         });
     return *tasks_.all();
   }
@@ -79,7 +81,7 @@ class Member::Impl {
           mutex_.assert_held();
           return tasks_.living(task) != nullptr;
         },
-        [&] { return fmt::format("{} is lost, and did not join again in time", task.short_name()); });
+        [&] { return fmt::format("{} has failed, and did not enter again in time", task.short_name()); });
     return *tasks_.living(task);
   }
 
@@ -101,19 +103,19 @@ class Member::Impl {
 
   proto::Reply request(proto::Request request, Deadline deadline, const std::string& what) {
     MutexLock lock(mutex_);
-    throw_if_failed();
+    throw_if_ended();
     const uint64_t id = ++last_request_;
     request.set_id(id);
     request.set_timeout_ms(timeout_ms(deadline));
-    auto& slot = replies_[id];
+    auto& pending = replies_[id];
     proto::FromMember message;
     *message.mutable_request() = std::move(request);
     send(std::move(message));
-    const Deadline patience =
+    const Deadline reply_deadline =
         deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + kReplyGrace);
     try {
       wait(
-          lock, patience, [&slot] { return slot.has_value(); },
+          lock, reply_deadline, [&pending] { return pending.has_value(); },
           [&] {
             mutex_.assert_held();
             return fmt::format("{}: the coordinator at {} did not answer in time", what,
@@ -123,7 +125,7 @@ class Member::Impl {
       replies_.erase(id);
       throw;
     }
-    proto::Reply reply = std::move(*slot);
+    proto::Reply reply = std::move(*pending);
     replies_.erase(id);
     switch (reply.code()) {
       case proto::Reply::OK:
@@ -139,24 +141,24 @@ class Member::Impl {
 
   void abort(const std::string& reason) {
     MutexLock lock(mutex_);
-    if (failure_) return;
+    if (error_) return;
     proto::FromMember message;
     message.mutable_abort()->set_reason(reason);
     send(std::move(message));
     // The coordinator tells everyone, us included.
-    const auto patience = Deadline::after(kReplyGrace);
-    while (!failure_ && !patience.expired()) changed_.wait_until(lock, patience.time_point());
+    const auto deadline = Deadline::after(kReplyGrace);
+    while (!error_ && !deadline.expired()) changed_.wait_until(lock, deadline.time_point());
   }
 
   void leave(Deadline deadline) {
     MutexLock lock(mutex_);
-    throw_if_failed();
+    throw_if_ended();
     leaving_ = true;
     proto::FromMember message;
     message.mutable_leave();
     send(std::move(message));
-    while (!ended_) {
-      throw_if_failed();
+    while (!stream_ended_) {
+      throw_if_ended();
       if (deadline.expired())
         raise<DeadlineExceeded>("the coordinator at {} did not take the leave in time", address_.to_string());
       changed_.wait_until(lock, deadline.time_point());
@@ -164,16 +166,16 @@ class Member::Impl {
   }
 
  private:
-  enum class Stage { kGreeting, kMember, kRefused };
+  enum class Status { kHandshake, kMember, kRefused };
 
-  void join(Deadline deadline) {
+  void enter(Deadline deadline) {
     auto pause = 50ms;
-    std::chrono::milliseconds patience = kFirstAttempt;
+    std::chrono::milliseconds answer_timeout = kFirstAnswerTimeout;
     auto next_reminder = Deadline::after(3s);
     std::string last_error = "no address was tried";
     while (true) {
       for (const auto& candidate : options_.coordinator) {
-        if (greet(candidate, patience, deadline, last_error)) return;
+        if (enter_at(candidate, answer_timeout, deadline, last_error)) return;
         if (deadline.expired()) {
           raise<DeadlineExceeded>("{} found no coordinator of job '{}' in time: {}",
                                   options_.task.to_string(), options_.job_id, last_error);
@@ -186,47 +188,49 @@ class Member::Impl {
       }
       std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
       pause = std::min<std::chrono::milliseconds>(pause * 2, 1000ms);
-      patience = std::min<std::chrono::milliseconds>(patience * 2, 10min);
+      answer_timeout = std::min<std::chrono::milliseconds>(answer_timeout * 2, 10min);
     }
   }
 
   // True when welcomed. False, with the reason in `error`, when another address or a later try may do better.
-  bool greet(const Address& address, std::chrono::milliseconds silence, Deadline deadline,
-             std::string& error) {
+  bool enter_at(const Address& address, std::chrono::milliseconds answer_timeout, Deadline deadline,
+                std::string& error) {
     {
       const MutexLock lock(mutex_);
-      stage_ = Stage::kGreeting;
-      ended_.reset();
+      status_ = Status::kHandshake;
+      stream_ended_.reset();
       coordinator_nonce_.clear();
       address_ = address;
       hello_ = make_hello();
     }
-    auto stream = std::make_unique<StreamClient>(
-        address, StreamClient::Handler{
+    auto stream = std::make_unique<ControlStreamClient>(
+        address, ControlStreamClient::Handler{
                      .received = [this](const proto::FromCoordinator& message) { received(message); },
-                     .ended = [this](const std::string& why) { ended(why); }});
+                     .ended = [this](const std::string& why) { stream_ended(why); }});
     MutexLock lock(mutex_);
     stream_ = std::move(stream);
     proto::FromMember message;
     *message.mutable_hello() = hello_;
     send(std::move(message));
     // Whoever has answered once is worth waiting for.
-    const auto patience = options_.coordinator.size() > 1 ? Deadline::after(silence) : Deadline::never();
-    while (stage_ == Stage::kGreeting && !ended_ && !deadline.expired()) {
-      if (coordinator_nonce_.empty() && patience.expired()) break;
-      changed_.wait_until(lock,
-                          (coordinator_nonce_.empty() ? deadline.earlier(patience) : deadline).time_point());
+    const auto answer_deadline =
+        options_.coordinator.size() > 1 ? Deadline::after(answer_timeout) : Deadline::never();
+    while (status_ == Status::kHandshake && !stream_ended_ && !deadline.expired()) {
+      if (coordinator_nonce_.empty() && answer_deadline.expired()) break;
+      changed_.wait_until(
+          lock, (coordinator_nonce_.empty() ? deadline.earlier(answer_deadline) : deadline).time_point());
     }
-    if (stage_ == Stage::kMember) return true;
+    if (status_ == Status::kMember) return true;
     std::string reason;
-    if (stage_ == Stage::kRefused) {
+    if (status_ == Status::kRefused) {
       error = refusal_.reason();
       if (refusal_.kind() == proto::Refusal::FINAL) {
         reason = fmt::format("the coordinator at {} refused {}: {}", address.to_string(),
                              options_.task.to_string(), error);
       }
     } else {
-      error = fmt::format("{}: {}", address.to_string(), ended_.value_or("it did not answer the greeting"));
+      error = fmt::format("{}: {}", address.to_string(),
+                          stream_ended_.value_or("it did not answer the handshake"));
     }
     discard_stream();
     if (!reason.empty()) throw Refused(reason);
@@ -277,38 +281,39 @@ class Member::Impl {
         break;
       }
       case proto::FromCoordinator::kRefusal:
-        if (stage_ == Stage::kMember) {
-          fail<PeerLost>(fmt::format("{}", message.refusal().reason()));
+        if (status_ == Status::kMember) {
+          end<PeerLost>(fmt::format("{}", message.refusal().reason()));
         } else {
           refusal_ = message.refusal();
-          stage_ = Stage::kRefused;
+          status_ = Status::kRefused;
         }
         break;
       case proto::FromCoordinator::kWelcome:
         if (secret_.verify(challenge_text("coordinator", hello_, coordinator_nonce_),
                            message.welcome().proof())) {
           heartbeat_timeout_ = std::chrono::milliseconds(message.welcome().heartbeat_timeout_ms());
-          stage_ = Stage::kMember;
-          proto::FromMember first_word;  // with it we have joined
-          first_word.mutable_heartbeat();
-          send(std::move(first_word));
+          status_ = Status::kMember;
+          proto::FromMember first_message;  // with it we have entered
+          first_message.mutable_heartbeat();
+          send(std::move(first_message));
         } else {
           refusal_.set_reason("it does not know the job's secret itself, so it is not ours");
-          stage_ = Stage::kRefused;
+          status_ = Status::kRefused;
         }
         break;
       case proto::FromCoordinator::kAssembled:
         tasks_.update(message.assembled());
         break;
-      case proto::FromCoordinator::kLost:
-        tasks_.update(message.lost());
+      case proto::FromCoordinator::kTaskFailed:
+        tasks_.update(message.task_failed());
         break;
       case proto::FromCoordinator::kReply:
-        if (const auto slot = replies_.find(message.reply().id()); slot != replies_.end())
-          slot->second = message.reply();
+        if (const auto pending = replies_.find(message.reply().id()); pending != replies_.end())
+          pending->second = message.reply();
         break;
       case proto::FromCoordinator::kAbort:
-        fail<Aborted>("the job was aborted: " + message.abort().reason());
+        if (!error_ && message.abort().died()) died_ = from_proto(message.abort().by());
+        end<Aborted>("the job was aborted: " + message.abort().reason());
         break;
       case proto::FromCoordinator::kFinished:
         finished_ = true;
@@ -319,38 +324,39 @@ class Member::Impl {
     changed_.notify_all();
   }
 
-  void ended(const std::string& why) {
+  void stream_ended(const std::string& why) {
     const MutexLock lock(mutex_);
-    ended_ = why;
-    if (stage_ == Stage::kMember) {
-      fail<PeerLost>(fmt::format("the coordinator at {} is gone: {}", address_.to_string(), why));
+    stream_ended_ = why;
+    if (status_ == Status::kMember) {
+      end<PeerLost>(fmt::format("the coordinator at {} is gone: {}", address_.to_string(), why));
     }
     changed_.notify_all();
   }
 
   template <typename E>
-  void fail(std::string message) MUSTER_REQUIRES(mutex_) {
-    if (failure_ || leaving_) return;
-    failure_ = std::make_exception_ptr(E(message));
-    failure_text_ = std::move(message);
+  void end(std::string message) MUSTER_REQUIRES(mutex_) {
+    if (error_ || leaving_) return;
+    error_ = std::make_exception_ptr(E(message));
+    error_text_ = std::move(message);
     changed_.notify_all();
   }
 
-  void throw_if_failed() const MUSTER_REQUIRES(mutex_) {
-    if (failure_) std::rethrow_exception(*failure_);
+  void throw_if_ended() const MUSTER_REQUIRES(mutex_) {
+    if (error_) std::rethrow_exception(*error_);
   }
 
   template <typename Ready, typename Describe>
   void wait(MutexLock& lock, Deadline deadline, Ready ready, Describe describe) MUSTER_REQUIRES(mutex_) {
     while (!ready()) {
-      throw_if_failed();
+      throw_if_ended();
       if (deadline.expired()) throw DeadlineExceeded(describe());
       changed_.wait_until(lock, deadline.time_point());
     }
   }
 
-  // Sends heartbeats, watches those of the coordinator, and reports losses, and a failure once.
-  void run_pulse() {
+  // Sends heartbeats, watches those of the coordinator, and reports tasks that have failed, and once the
+  // end of the membership.
+  void run_heartbeat() {
     MutexLock lock(mutex_);
     const auto interval = std::min<std::chrono::milliseconds>(heartbeat_timeout_ / 5, 1000ms);
     last_heard_ = Deadline::Clock::now();
@@ -358,12 +364,12 @@ class Member::Impl {
     bool reported = false;
     while (!stopping_) {
       const auto now = Deadline::Clock::now();
-      if (!failure_ && !leaving_ && now >= next) {
+      if (!error_ && !leaving_ && now >= next) {
         // Our own pause (a stopped process, a suspended machine) is not the coordinator's silence.
         if (now - next > heartbeat_timeout_ / 2) last_heard_ = now;
         if (now - last_heard_ > heartbeat_timeout_) {
-          fail<PeerLost>(fmt::format("the coordinator at {} is silent since {}", address_.to_string(),
-                                     format_seconds(now - last_heard_)));
+          end<PeerLost>(fmt::format("the coordinator at {} is silent since {}", address_.to_string(),
+                                    format_seconds(now - last_heard_)));
         } else {
           proto::FromMember message;
           message.mutable_heartbeat();
@@ -371,35 +377,35 @@ class Member::Impl {
         }
         next = now + interval;
       }
-      if (tasks_.has_losses() && !leaving_) {
-        report_losses();
+      if (tasks_.has_failures() && !leaving_) {
+        report_failures();
         continue;
       }
-      if (failure_ && !reported) {
+      if (error_ && !reported) {
         reported = true;
-        if (options_.on_failure) {
-          const std::string text = failure_text_;
+        if (options_.on_ended) {
+          const Ended ended = {.reason = error_text_, .died = died_};
           lock.unlock();
-          options_.on_failure(text);
+          options_.on_ended(ended);
           lock.lock();
         }
         continue;
       }
-      if (failure_ || leaving_) {
+      if (error_ || leaving_) {
         while (!stopping_) changed_.wait(lock);
       } else {
-        while (!stopping_ && !failure_ && !leaving_ && !tasks_.has_losses()) {
+        while (!stopping_ && !error_ && !leaving_ && !tasks_.has_failures()) {
           if (changed_.wait_until(lock, next) == std::cv_status::timeout) break;
         }
       }
     }
   }
 
-  void report_losses() MUSTER_REQUIRES(mutex_) {
-    const auto losses = tasks_.take_losses();
-    if (!options_.on_lost) return;
+  void report_failures() MUSTER_REQUIRES(mutex_) {
+    const auto failed = tasks_.take_failures();
+    if (!options_.on_task_failed) return;
     mutex_.unlock();
-    for (const auto& task : losses) options_.on_lost(task);
+    for (const auto& task : failed) options_.on_task_failed(task);
     mutex_.lock();
   }
 
@@ -407,7 +413,7 @@ class Member::Impl {
   const Secret secret_;
   Mutex mutex_;
   ConditionVariable changed_;
-  Stage stage_ MUSTER_GUARDED_BY(mutex_) = Stage::kGreeting;
+  Status status_ MUSTER_GUARDED_BY(mutex_) = Status::kHandshake;
   Address address_ MUSTER_GUARDED_BY(mutex_);
   proto::Hello hello_ MUSTER_GUARDED_BY(mutex_);
   std::string coordinator_nonce_ MUSTER_GUARDED_BY(mutex_);
@@ -415,16 +421,17 @@ class Member::Impl {
   std::chrono::milliseconds heartbeat_timeout_ MUSTER_GUARDED_BY(mutex_){10000};
   Deadline::Clock::time_point last_heard_ MUSTER_GUARDED_BY(mutex_);
   KnownTasks tasks_ MUSTER_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::optional<proto::Reply>> replies_ MUSTER_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::optional<proto::Reply>> replies_ MUSTER_GUARDED_BY(mutex_);  // empty while pending
   uint64_t last_request_ MUSTER_GUARDED_BY(mutex_) = 0;
-  std::optional<std::exception_ptr> failure_ MUSTER_GUARDED_BY(mutex_);
-  std::string failure_text_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<std::exception_ptr> error_ MUSTER_GUARDED_BY(mutex_);  // what ended the membership
+  std::string error_text_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<TaskName> died_ MUSTER_GUARDED_BY(mutex_);
   bool finished_ MUSTER_GUARDED_BY(mutex_) = false;
   bool leaving_ MUSTER_GUARDED_BY(mutex_) = false;
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
-  std::optional<std::string> ended_ MUSTER_GUARDED_BY(mutex_);  // why the stream is no more
-  std::unique_ptr<StreamClient> stream_ MUSTER_GUARDED_BY(mutex_);
-  std::thread pulse_;
+  std::optional<std::string> stream_ended_ MUSTER_GUARDED_BY(mutex_);  // why the stream is no more
+  std::unique_ptr<ControlStreamClient> stream_ MUSTER_GUARDED_BY(mutex_);
+  std::thread heartbeat_thread_;
 };
 
 Member::Member(Options options, Deadline deadline)
@@ -490,4 +497,4 @@ void Member::leave(Deadline deadline) {
   impl_->leave(deadline);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,6 @@
 #pragma once
 
-// A task's membership of its job: the client of the Coordinator. It joins, proves the secret, keeps its
+// A task's membership of its job: the client of the Coordinator. It enters, proves the secret, keeps its
 // heartbeat, and offers key-value, barriers, abort and a clean end.
 //
 //   Member member({.coordinator = {address},
@@ -13,24 +13,30 @@
 //   member.barrier("start", deadline);
 //   member.leave(deadline);
 //
-// Thread-safe; each call blocks no longer than its deadline. An abort, a loss of the coordinator, or being
-// given up by it is sticky: pending and later calls throw the same error. A Member that is destroyed without
-// leave() counts as lost.
+// Thread-safe; each call blocks no longer than its deadline. An abort, the end of the coordinator, or
+// being given up by it is sticky: pending and later calls throw the same error. A Member that is destroyed
+// without leave() counts as failed.
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "muster/base/deadline.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/task_info.h"
+#include "muster/deadline.h"
 #include "muster/net/address.h"
 
-namespace muster {
+namespace muster::detail {
 
 class Member {
  public:
+  /// How a membership ended.
+  struct Ended {
+    std::string reason;
+    std::optional<TaskName> died;  ///< the task whose process has ended, when that was it
+  };
+
   struct Options {
     std::vector<Address> coordinator;  ///< where it may listen; tried in turn until one serves this job
     std::string job_id;
@@ -42,23 +48,23 @@ class Member {
     int incarnation = 0;
     /// Called once, from a thread of the Member's, when the membership ends other than by leave(). May be
     /// empty.
-    std::function<void(const std::string& reason)> on_failure;
-    /// Called from the same thread for each task that is lost while the job goes on, and for those that were
-    /// when this one joined. Heartbeats wait for it: it must return soon, and not destroy the Member. May be
-    /// empty.
-    std::function<void(const TaskInfo& task)> on_lost;
+    std::function<void(const Ended& ended)> on_ended;
+    /// Called from the same thread for each task that fails while the job goes on, and for those that had
+    /// failed when this one entered. Heartbeats wait for it: it must return soon, and not destroy the Member.
+    /// May be empty.
+    std::function<void(const TaskInfo& task)> on_task_failed;
   };
 
-  /// Joins. Throws Refused (wrong secret, name taken, job aborted) with the coordinator's reason, and
-  /// DeadlineExceeded when no coordinator of this job answers in time.
+  /// Enters the job. Throws Refused (wrong secret, name taken, job aborted) with the coordinator's reason,
+  /// and DeadlineExceeded when no coordinator of this job answers in time.
   Member(Options options, Deadline deadline);
   ~Member();
 
-  /// Waits until all tasks have joined; gives what is known of each, in the order of their names. A new
-  /// incarnation of a task, which joins a job that is assembled, gets this at once.
+  /// Waits until all tasks have entered; gives what is known of each, in the order of their names. A new
+  /// incarnation of a task, which enters a job that is assembled, gets this at once.
   std::vector<TaskInfo> wait_assembled(Deadline deadline);
 
-  /// The task's latest incarnation. Waits for a new one while it is lost.
+  /// The task's latest incarnation. Waits for a new one when it has failed.
   TaskInfo find(const TaskName& task, Deadline deadline);
 
   void put(const std::string& key, const std::string& value, Deadline deadline);
@@ -67,25 +73,25 @@ class Member {
   std::string get(const std::string& key, Deadline deadline);
 
   /// Waits until all tasks of `job` (empty: of the cluster) are in the barrier of this name; in a job that
-  /// goes on without lost workers, all that are there. The name can be used again afterwards.
+  /// goes on without workers that have failed, all that are there. The name can be used again afterwards.
   void barrier(const std::string& name, Deadline deadline, const std::string& job = "");
 
   /// The same, and gives what each of the tasks brought, in the order of their names.
   std::vector<std::string> gather(const std::string& name, const std::string& value, Deadline deadline,
                                   const std::string& job = "");
 
-  /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or has been lost.
+  /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or is gone.
   void abort(const std::string& reason);
 
-  /// Waits until all workers have left, or are lost and the job went on; for servers, which have nothing else
-  /// to wait for.
+  /// Waits until all workers have left, or have failed and the job went on; for servers, which have nothing
+  /// else to wait for.
   void wait_finished(Deadline deadline);
 
   /// Whether that wait is over.
   bool finished() const;
 
   /// For launchers: a task's process has ended ("exited with code 3") and will not be started again. Throws
-  /// Aborted when that ends the job: others wait for it and it never joined, or it was the last worker.
+  /// Aborted when that ends the job: others wait for it and it never entered, or it was the last worker.
   void exited(const TaskName& task, const std::string& how, Deadline deadline);
 
   /// This task is done. Nothing else may be called afterwards.
@@ -96,4 +102,4 @@ class Member {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

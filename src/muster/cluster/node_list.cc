@@ -5,7 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Far more nodes than any machine has: a corrupt list must not eat the memory.
@@ -98,4 +98,4 @@ std::vector<int> expand_counts(std::string_view text) {
   return counts;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::ElementsAre;
@@ -33,4 +33,4 @@ TEST(Counts, ExpandRepetitions) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/cluster/task_name.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// What every task of a job knows of each.
 struct TaskInfo {
@@ -20,4 +20,4 @@ struct TaskInfo {
   std::string describe() const;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

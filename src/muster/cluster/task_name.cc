@@ -9,7 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 bool is_identifier(std::string_view text) {
@@ -145,4 +145,4 @@ TaskName TaskName::merged_with(const TaskName& other) const {
   return merged;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster {
+namespace muster::detail {
 
 struct TaskName {
   std::optional<std::string> job;
@@ -31,7 +31,7 @@ struct TaskName {
   std::string short_name() const;
 
   /// True when every part that both name is the same: a pattern against a full name, or two patterns that
-  /// could meet.
+  /// some name matches.
   bool matches(const TaskName& other) const;
 
   /// Fills missing parts from `other`. Throws InvalidArgument when both name a part differently.
@@ -40,4 +40,4 @@ struct TaskName {
   auto operator<=>(const TaskName&) const = default;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 TEST(TaskName, ParsesAndPrintsEveryPart) {
@@ -67,4 +67,4 @@ TEST(TaskName, ShortNameIsForPeople) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

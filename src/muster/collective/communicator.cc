@@ -1,23 +1,35 @@
-#include "muster/collective/communicator.h"
+#include "muster/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <limits>
 #include <map>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/collective/communicator_options.h"
 #include "muster/collective/engine_loader.h"
-#include "muster/collective/lane.h"
 #include "muster/collective/native/native_engine.h"
+#include "muster/collective/operation_queue.h"
 
 namespace muster {
+namespace {
+
+// How many operations are logged when one stalls or fails: those before it are seldom to blame.
+constexpr size_t kLogged = 8;
+
+}  // namespace
+
+using namespace detail;
 
 struct Communicator::Core {
+  const std::string description;  // of the rank, for messages: "rank 2 of world"
   GroupState state;
-  std::unique_ptr<Lane> collectives;
+  std::unique_ptr<OperationQueue> collectives;
   std::unique_ptr<Engine> engine;
   int splits = 0;
 
@@ -26,30 +38,49 @@ struct Communicator::Core {
 
   Mutex mutex;
   // By peer, and whether it sends.
-  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> message_lanes MUSTER_GUARDED_BY(mutex);
+  std::map<std::pair<int, bool>, std::unique_ptr<OperationQueue>> message_queues MUSTER_GUARDED_BY(mutex);
 
-  Core() {
-    collectives = std::make_unique<Lane>(execute());
+  // The last collective whose stall was logged with those before it; kNoMore once one has failed by its
+  // deadline.
+  static constexpr uint64_t kNoMore = std::numeric_limits<uint64_t>::max();
+  std::atomic<uint64_t> logged = 0;
+
+  explicit Core(const Options& options)
+      : description(fmt::format("rank {} of {}", options.rank, options.name)) {
+    collectives = std::make_unique<OperationQueue>(execute());
     state.activity = [this] { return collectives->activity(); };
+    state.log_history = [this] { log_history(collectives->activity().number); };
   }
 
-  Lane::Execute execute() {
+  // Logs the last operations, unless that was done for as many before.
+  void log_history(uint64_t mark) {
+    if (logged.exchange(mark) >= collectives->activity().number) return;
+    log_warning("the last operations of {}: {}", description, fmt::join(collectives->history(kLogged), "; "));
+  }
+
+  OperationQueue::Execute execute() {
     return [this](const Operation& operation, uint64_t number, Deadline deadline) {
-      engine->run(operation, number, deadline);
+      try {
+        engine->run(operation, number, deadline);
+      } catch (const DeadlineExceeded&) {
+        log_history(kNoMore);
+        throw;
+      }
     };
   }
 };
 
 struct Work::State {
-  Lane* lane = nullptr;
-  std::shared_ptr<Lane::Item> item;
-  Failure* failure = nullptr;
+  OperationQueue* queue = nullptr;
+  std::shared_ptr<OperationQueue::Item> item;
+  GroupState* group = nullptr;
 };
 
 void Work::wait(std::optional<Deadline> deadline) {
-  if (!state_->lane->wait(*state_->item, deadline.value_or(Deadline::never()))) {
-    state_->failure->fail(
-        Failure::Kind::kDeadline,
+  if (!state_->queue->wait(*state_->item, deadline.value_or(Deadline::never()))) {
+    state_->group->log_history();
+    state_->group->error.fail(
+        GroupError::Kind::kDeadline,
         fmt::format("{} was not done when its waiter gave up", state_->item->operation.to_string()),
         fmt::format("number {}", state_->item->number));
   }
@@ -57,28 +88,37 @@ void Work::wait(std::optional<Deadline> deadline) {
 }
 
 bool Work::done() const {
-  return state_->lane->done(*state_->item);
+  return state_->queue->done(*state_->item);
 }
 
-Communicator::Communicator(Options options) : Communicator(std::move(options), std::make_unique<Core>()) {
-  if (options_.size < 1 || options_.rank < 0 || options_.rank >= options_.size)
-    raise<InvalidArgument>("rank {} of {} is not in the group", options_.rank, options_.size);
-  if (options_.wire && *options_.wire != DType::kFloat16 && *options_.wire != DType::kBFloat16)
-    raise<InvalidArgument>("sums can travel as float16 or bfloat16, not as {}", name_of(*options_.wire));
-  if (options_.engine == "native") {
-    core_->engine = std::make_unique<NativeEngine>(options_, nullptr, core_->state);
+Communicator::Communicator(const Options& options) : Communicator(options, std::make_unique<Core>(options)) {
+  if (size_ < 1 || rank_ < 0 || rank_ >= size_)
+    raise<InvalidArgument>("rank {} of {} is not in the group", rank_, size_);
+  if (options_->wire_dtype && *options_->wire_dtype != DType::kFloat16 &&
+      *options_->wire_dtype != DType::kBFloat16)
+    raise<InvalidArgument>("sums can travel as float16 or bfloat16, not as {}",
+                           name_of(*options_->wire_dtype));
+  if (options_->engine == "native") {
+    core_->engine = std::make_unique<NativeEngine>(*options_, nullptr, core_->state);
   } else {
-    core_->engine = load_engine(options_, core_->state);
+    core_->engine = load_engine(*options_, core_->state);
   }
 }
 
-Communicator::Communicator(Options options, std::unique_ptr<Core> core)
-    : options_(std::move(options)), core_(std::move(core)) {}
+Communicator::Communicator(const Options& options, std::unique_ptr<Core> core)
+    : rank_(options.rank),
+      size_(options.size),
+      options_(std::make_unique<Options>(options)),
+      core_(std::move(core)) {}
+
+const std::string& Communicator::name() const {
+  return options_->name;
+}
 
 Communicator::~Communicator() {
-  // Whoever still works on a lane must end before the engine goes.
-  core_->state.failure.set(Failure::Kind::kAborted, "the communicator is being destroyed");
-  core_->message_lanes.clear();
+  // Whoever still runs an operation must end before the engine goes.
+  core_->state.error.set(GroupError::Kind::kAborted, "the communicator is being destroyed");
+  core_->message_queues.clear();
   core_->collectives->stop();
 }
 
@@ -97,7 +137,11 @@ SharedHost& Communicator::host() {
 }
 
 void Communicator::check(const std::string& during) const {
-  core_->state.failure.check(during);
+  core_->state.error.check(during);
+}
+
+void Communicator::wait_broken(Deadline deadline) const {
+  core_->state.error.wait_raised(deadline);
 }
 
 void Communicator::abort(const std::string& reason) {
@@ -105,7 +149,10 @@ void Communicator::abort(const std::string& reason) {
 }
 
 std::string Communicator::history() const {
-  return core_->collectives->history();
+  std::string text;
+  for (const auto& line : core_->collectives->history(std::numeric_limits<size_t>::max()))
+    text += line + "\n";
+  return text;
 }
 
 std::string Communicator::explain(const Operation& operation) const {
@@ -113,38 +160,38 @@ std::string Communicator::explain(const Operation& operation) const {
 }
 
 Operation Communicator::checked(Operation operation) const {
-  if (operation.peer < 0 || operation.peer >= options_.size)
+  if (operation.peer < 0 || operation.peer >= size_)
     raise<InvalidArgument>("{}: there is no rank {} in {}, which has {}", operation.to_string(),
-                           operation.peer, options_.name, options_.size);
+                           operation.peer, options_->name, size_);
   const bool message =
       operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
-  if (message && operation.peer == options_.rank)
+  if (message && operation.peer == rank_)
     raise<InvalidArgument>("{}: a rank can't send to itself", operation.to_string());
   if (operation.count > 0 && (operation.in == nullptr || operation.out == nullptr))
     raise<InvalidArgument>("{}: the buffer is null", operation.to_string());
   return operation;
 }
 
-Lane& Communicator::lane_of(const Operation& operation) {
+OperationQueue& Communicator::queue_of(const Operation& operation) {
   const bool sending = operation.collective == Collective::kSend;
   if (!sending && operation.collective != Collective::kReceive) return *core_->collectives;
   const MutexLock lock(core_->mutex);
-  auto& lane = core_->message_lanes[{operation.peer, sending}];
-  if (!lane) lane = std::make_unique<Lane>(core_->execute());
-  return *lane;
+  auto& queue = core_->message_queues[{operation.peer, sending}];
+  if (!queue) queue = std::make_unique<OperationQueue>(core_->execute());
+  return *queue;
 }
 
 void Communicator::run(const Operation& operation, std::optional<Deadline> deadline) {
   const auto now = Deadline::Clock::now();
-  lane_of(operation).run(checked(operation), deadline.value_or(Deadline::at(now + options_.timeout)), now);
+  queue_of(operation).run(checked(operation), deadline.value_or(Deadline::at(now + options_->timeout)), now);
 }
 
 Work Communicator::submit(const Operation& operation) {
   Work work;
   work.state_ = std::make_shared<Work::State>();
-  work.state_->lane = &lane_of(operation);
-  work.state_->failure = &core_->state.failure;
-  work.state_->item = work.state_->lane->submit(checked(operation), Deadline::after(options_.timeout));
+  work.state_->queue = &queue_of(operation);
+  work.state_->group = &core_->state;
+  work.state_->item = work.state_->queue->submit(checked(operation), Deadline::after(options_->timeout));
   return work;
 }
 
@@ -252,26 +299,27 @@ Work Communicator::receive_async(void* data, size_t count, DType dtype, int from
 
 std::unique_ptr<Communicator> Communicator::split(int colour, int key) {
   const int32_t mine[2] = {colour, key};
-  std::vector<int32_t> all(2 * static_cast<size_t>(options_.size));
+  std::vector<int32_t> all(2 * static_cast<size_t>(size_));
   all_gather(mine, all.data(), 2, DType::kInt32);
   const auto colour_of = [&](int rank) { return all[2 * static_cast<size_t>(rank)]; };
   const auto key_of = [&](int rank) { return all[2 * static_cast<size_t>(rank) + 1]; };
   std::vector<int> members;
-  for (int rank = 0; rank < options_.size; ++rank) {
+  for (int rank = 0; rank < size_; ++rank) {
     if (colour >= 0 && colour_of(rank) == colour) members.push_back(rank);
   }
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
 
-  // The members of all colours meet at the same time, through this group; each round brings up to 1,000
-  // bytes.
+  // The members of all colours find each other at the same time, through this group; each round brings up to
+  // 1,000 bytes.
   constexpr size_t kRoom = 1024;
   const auto gather = [this](const std::string& text, Deadline deadline) {
-    if (text.size() > kRoom - 2) raise<InvalidArgument>("{} bytes are too many to meet with", text.size());
+    if (text.size() > kRoom - 2)
+      raise<InvalidArgument>("{} bytes are too many for a rendezvous", text.size());
     std::vector<char> in(kRoom);
     in[0] = static_cast<char>(text.size() % 256);
     in[1] = static_cast<char>(text.size() / 256);
     memcpy(in.data() + 2, text.data(), text.size());
-    std::vector<char> out(kRoom * static_cast<size_t>(options_.size));
+    std::vector<char> out(kRoom * static_cast<size_t>(size_));
     all_gather(in.data(), out.data(), kRoom, DType::kInt8, deadline);
     return out;
   };
@@ -283,7 +331,7 @@ std::unique_ptr<Communicator> Communicator::split(int colour, int key) {
   const int number = ++core_->splits;
   constexpr int kRounds = 2;
   int rounds = 0;
-  const Exchange exchange = [&](const std::string& text, Deadline deadline) {
+  const Rendezvous rendezvous = [&](const std::string& text, Deadline deadline) {
     ++rounds;
     const auto gathered = gather(text, deadline);
     std::vector<std::string> texts;
@@ -293,17 +341,16 @@ std::unique_ptr<Communicator> Communicator::split(int colour, int key) {
 
   std::unique_ptr<Communicator> made;
   if (!members.empty()) {
-    Options options = options_;
-    options.name = fmt::format("{}/{}.{}", options_.name, number, colour);
+    Options options = *options_;
+    options.name = fmt::format("{}/{}.{}", options_->name, number, colour);
     options.size = static_cast<int>(members.size());
-    options.rank =
-        static_cast<int>(std::find(members.begin(), members.end(), options_.rank) - members.begin());
-    options.exchange = nullptr;
-    auto core = std::make_unique<Core>();
-    core->engine = core_->engine->split(options.name, members, options.rank, exchange, core->state);
-    made.reset(new Communicator(std::move(options), std::move(core)));
+    options.rank = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
+    options.rendezvous = nullptr;
+    auto core = std::make_unique<Core>(options);
+    core->engine = core_->engine->split(options.name, members, options.rank, rendezvous, core->state);
+    made.reset(new Communicator(options, std::move(core)));
   }
-  while (rounds < kRounds) exchange("", Deadline::after(options_.timeout));  // alone, or without a group
+  while (rounds < kRounds) rendezvous("", Deadline::after(options_->timeout));  // alone, or without a group
   return made;
 }
 

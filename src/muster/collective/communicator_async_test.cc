@@ -14,7 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/testing/rank_group.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -130,17 +130,17 @@ TEST(Split, MakesAGroupForEachColourInTheOrderOfKeys) {
   }
 }
 
-TEST(Wire, SumsTravelCompressedAndAllRanksEndWithTheSameBits) {
-  for (const auto wire : {DType::kFloat16, DType::kBFloat16}) {
+TEST(WireDType, SumsTravelCompressedAndAllRanksEndWithTheSameBits) {
+  for (const auto wire_dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const auto algorithm : {Algorithm::kRing, Algorithm::kHalvingDoubling, Algorithm::kDoubling,
                                  Algorithm::kDirect, Algorithm::kHierarchical}) {
       for (const auto& hosts : {std::vector<int>{0, 1, 2}, {0, 0, 1, 1}}) {
-        SCOPED_TRACE(fmt::format("{} {} {} ranks", name_of(wire), name_of(algorithm), hosts.size()));
+        SCOPED_TRACE(fmt::format("{} {} {} ranks", name_of(wire_dtype), name_of(algorithm), hosts.size()));
         std::vector<std::vector<float>> results(hosts.size());
         const auto errors =
             RankGroup({.ranks = static_cast<int>(hosts.size()),
                        .hosts = hosts,
-                       .communicator = {.algorithm = algorithm, .wire = wire, .segment = 1000}})
+                       .communicator = {.algorithm = algorithm, .wire_dtype = wire_dtype, .segment = 1000}})
                 .run([&](Communicator& comm) {
                   std::vector<float> data(3001);
                   for (size_t i = 0; i < data.size(); ++i)
@@ -149,7 +149,8 @@ TEST(Wire, SumsTravelCompressedAndAllRanksEndWithTheSameBits) {
                   results[static_cast<size_t>(comm.rank())] = data;
                 });
         ASSERT_THAT(errors, Each(""));
-        const float tolerance = (wire == DType::kFloat16 ? 0.001F : 0.01F) * static_cast<float>(hosts.size());
+        const float tolerance =
+            (wire_dtype == DType::kFloat16 ? 0.001F : 0.01F) * static_cast<float>(hosts.size());
         bool rounded = false;
         for (size_t i = 0; i < 3001; ++i) {
           float sum = 0;
@@ -166,16 +167,17 @@ TEST(Wire, SumsTravelCompressedAndAllRanksEndWithTheSameBits) {
   }
 }
 
-TEST(Wire, OtherTypesAndOperationsTravelAsTheyAre) {
-  const auto errors = RankGroup({.ranks = 2, .hosts = {0, 1}, .communicator = {.wire = DType::kFloat16}})
-                          .run([](Communicator& comm) {
-                            double precise = 1.0 + 1e-12;
-                            comm.all_reduce(&precise, 1, DType::kFloat64);
-                            EXPECT_EQ(precise, 2.0 + 2e-12);
-                            float fine = 1.0F + 1e-6F;
-                            comm.all_reduce(&fine, 1, DType::kFloat32, ReduceOp::kMax);
-                            EXPECT_EQ(fine, 1.0F + 1e-6F);
-                          });
+TEST(WireDType, OtherTypesAndOperationsTravelAsTheyAre) {
+  const auto errors =
+      RankGroup({.ranks = 2, .hosts = {0, 1}, .communicator = {.wire_dtype = DType::kFloat16}})
+          .run([](Communicator& comm) {
+            double precise = 1.0 + 1e-12;
+            comm.all_reduce(&precise, 1, DType::kFloat64);
+            EXPECT_EQ(precise, 2.0 + 2e-12);
+            float fine = 1.0F + 1e-6F;
+            comm.all_reduce(&fine, 1, DType::kFloat32, ReduceOp::kMax);
+            EXPECT_EQ(fine, 1.0F + 1e-6F);
+          });
   EXPECT_THAT(errors, Each(""));
 }
 
@@ -215,4 +217,4 @@ TEST(SharedHost, IsOneForAllThreadsThatAskForIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

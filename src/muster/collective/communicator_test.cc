@@ -1,5 +1,3 @@
-#include "muster/collective/communicator.h"
-
 #include <algorithm>
 #include <numeric>
 
@@ -7,10 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/collective/communicator_options.h"
 #include "muster/testing/operation_checks.h"
 #include "muster/testing/rank_group.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -108,4 +107,4 @@ INSTANTIATE_TEST_SUITE_P(Native, CommunicatorGrid, ::testing::ValuesIn(grids()),
                          [](const auto& grid) { return grid.param.name; });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

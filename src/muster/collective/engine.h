@@ -13,17 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/deadline.h"
-#include "muster/collective/failure.h"
+#include "muster/collective/group_error.h"
 #include "muster/collective/operation.h"
-#include "muster/collective/plan/plan.h"
+#include "muster/collective/rendezvous.h"
 #include "muster/collective/shared_host.h"
+#include "muster/collective/topology.h"
+#include "muster/deadline.h"
 
-namespace muster {
-
-/// How the ranks of a group meet: each brings a text and gets those of all, in the order of ranks. Called by
-/// all ranks, equally often.
-using Exchange = std::function<std::vector<std::string>(const std::string& mine, Deadline deadline)>;
+namespace muster::detail {
 
 /// What a rank is doing: the collective that it is in, or the last one that it was in.
 struct Activity {
@@ -35,8 +32,9 @@ struct Activity {
 
 /// What a communicator and its engine share.
 struct GroupState {
-  Failure failure;
+  GroupError error;
   std::function<Activity()> activity;
+  std::function<void()> log_history;  ///< this rank's last collectives, once for each that takes too long
 };
 
 class Engine {
@@ -44,16 +42,16 @@ class Engine {
   virtual ~Engine() = default;
 
   /// Runs one operation to its end. Collectives come one at a time; for each peer, at most one send and one
-  /// receive come beside them, from other threads. Throws what the group's Failure says.
+  /// receive come beside them, from other threads. Throws what the group's GroupError says.
   virtual void run(const Operation& operation, uint64_t number, Deadline deadline) = 0;
 
   /// Memory for operations that is best for this engine.
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
 
   /// An engine for some of the group's ranks: `members` in the new order, of which we are number `rank`.
-  /// `exchange` is among the members.
+  /// `rendezvous` is that of the members.
   virtual std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
-                                        const Exchange& exchange, GroupState& state) = 0;
+                                        const Rendezvous& rendezvous, GroupState& state) = 0;
 
   /// Tells the other ranks that the group is broken, and why, as far as they can still be told.
   virtual void abort(const std::string& reason) = 0;
@@ -67,4 +65,4 @@ class Engine {
   virtual std::string explain(const Operation& operation) const = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

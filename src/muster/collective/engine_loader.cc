@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // What each engine needs to be built.
@@ -68,4 +68,4 @@ std::unique_ptr<Engine> load_engine(const Communicator::Options& options, GroupS
   return module->make(options, state);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "muster/collective/communicator.h"
+#include "muster/collective/communicator_options.h"
 #include "muster/collective/engine.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// What a module is. It exports one function: extern "C" const EngineModule* muster_engine_module().
 struct EngineModule {
@@ -28,4 +28,4 @@ std::vector<std::string> engine_folders();
 std::unique_ptr<Engine> load_engine(const Communicator::Options& options, GroupState& state,
                                     const std::vector<std::string>& folders = engine_folders());
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::AllOf;
@@ -47,4 +47,4 @@ TEST(EngineLoader, AFileThatIsNoModuleIsAnErrorThatNamesIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,6 @@
 #include "muster/collective/kernels.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
@@ -22,4 +22,4 @@ const Kernels& kernels() {
   return best;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

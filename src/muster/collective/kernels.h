@@ -11,7 +11,7 @@
 #include "muster/base/dtype.h"
 #include "muster/collective/operation.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct Reduction {
   DType dtype = DType::kFloat32;
@@ -35,4 +35,4 @@ const Kernels& kernels();
 /// A particular one; nullptr when this machine or this build does not have it.
 const Kernels* kernels_of(KernelSet set);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 #include "muster/base/half_floats.h"
 #include "muster/collective/kernels.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 struct Sum {
@@ -183,4 +183,4 @@ void reduce(const Reduction& reduction, std::span<const void* const> sources,
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,8 +1,8 @@
 #include "muster/collective/kernels_impl.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const Kernels kPortableKernels;
 const Kernels kPortableKernels = {.reduce = reduce, .name = "portable"};
 
-}  // namespace muster
+}  // namespace muster::detail

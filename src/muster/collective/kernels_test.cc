@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
@@ -179,4 +179,4 @@ TEST(Kernels, HalfPrecisionIsRoundedOnceNotInEveryAddition) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/collective/kernels.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -57,9 +57,9 @@ LibraryEngine::LibraryEngine(const Communicator::Options& options, GroupState& s
     raise<InvalidArgument>("the engine '{}' chooses its algorithms itself: leave --algorithm at auto, not {}",
                            options_.engine, name_of(options_.algorithm));
   }
-  if (options_.wire) {
+  if (options_.wire_dtype) {
     raise<InvalidArgument>("the engine '{}' sends elements as they are: leave --wire at same, not {}",
-                           options_.engine, name_of(*options_.wire));
+                           options_.engine, name_of(*options_.wire_dtype));
   }
 }
 
@@ -77,7 +77,7 @@ Communicator::Options LibraryEngine::options_of(const std::string& name, const s
   options.name = name;
   options.rank = rank;
   options.size = static_cast<int>(members.size());
-  options.exchange = nullptr;
+  options.rendezvous = nullptr;
   return options;
 }
 
@@ -95,7 +95,7 @@ std::shared_ptr<void> LibraryEngine::allocate(size_t bytes) {
 }
 
 void LibraryEngine::abort(const std::string& reason) {
-  failure().set(Failure::Kind::kAborted, reason);
+  group_error().set(GroupError::Kind::kAborted, reason);
 }
 
 void LibraryEngine::finish_average(const Operation& operation, DType dtype, void* sum) const {
@@ -110,7 +110,7 @@ void LibraryEngine::run(const Operation& operation, uint64_t number, Deadline de
   const auto during = [&] {
     return fmt::format("{} number {} of {}", operation.to_string(), number, options_.name);
   };
-  if (failure().raised()) failure().check(during());
+  if (group_error().raised()) group_error().check(during());
   try {
     const Signature mine = Signature::of(operation, number);
     if (operation.collective == Collective::kSend || operation.collective == Collective::kReceive)
@@ -127,13 +127,13 @@ void LibraryEngine::run(const Operation& operation, uint64_t number, Deadline de
     return;
   } catch (const Interrupted&) {
   } catch (const DeadlineExceeded& error) {
-    failure().set(Failure::Kind::kDeadline, error.what());
+    group_error().set(GroupError::Kind::kDeadline, error.what());
   } catch (const PeerLost& error) {
-    failure().set(Failure::Kind::kPeerLost, error.what());
+    group_error().set(GroupError::Kind::kPeerLost, error.what());
   } catch (const std::exception& error) {
-    failure().set(Failure::Kind::kAborted, error.what());
+    group_error().set(GroupError::Kind::kAborted, error.what());
   }
-  failure().check(during());
+  group_error().check(during());
 }
 
 void LibraryEngine::compare(const Signature& mine, Deadline deadline) {
@@ -150,7 +150,7 @@ void LibraryEngine::compare(const Signature& mine, Deadline deadline) {
   } catch (const Interrupted&) {
   } catch (const Error&) {
   }
-  failure().set(Failure::Kind::kMismatch, message);
+  group_error().set(GroupError::Kind::kMismatch, message);
   throw Interrupted();
 }
 
@@ -163,11 +163,11 @@ void LibraryEngine::run_message(const Operation& operation, const Signature& min
   Signature theirs;
   receive(&theirs, sizeof(theirs), operation.peer, deadline);
   if (theirs.count != mine.count || theirs.dtype != mine.dtype) {
-    failure().set(Failure::Kind::kMismatch,
-                  fmt::format("rank {} sent {} x {}", operation.peer, name_of(theirs.dtype), theirs.count));
+    group_error().set(GroupError::Kind::kMismatch, fmt::format("rank {} sent {} x {}", operation.peer,
+                                                               name_of(theirs.dtype), theirs.count));
     throw Interrupted();
   }
   if (operation.count > 0) receive(operation.out, operation.bytes(), operation.peer, deadline);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,8 +5,8 @@
 // one small all-gather, and break the group when they differ. A message goes with a header for the same
 // reason. The collective itself begins when all ranks have come.
 //
-// Options::algorithm and Options::wire are the native engine's alone: anything but their defaults is refused.
-// Options::sockets, shared_memory and arena_capacity have no meaning here.
+// Options::algorithm and Options::wire_dtype are the native engine's alone: anything but their defaults is
+// refused. Options::sockets, shared_memory and arena_capacity have no meaning here.
 //
 // Threads: as engine.h says.
 
@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "muster/collective/communicator.h"
+#include "muster/collective/communicator_options.h"
 #include "muster/collective/engine.h"
 
-namespace muster {
+namespace muster::detail {
 
 class LibraryEngine : public Engine {
  public:
@@ -59,7 +59,7 @@ class LibraryEngine : public Engine {
   void finish_average(const Operation& operation, DType dtype, void* sum) const;
 
   const Communicator::Options& options() const { return options_; }
-  Failure& failure() const { return state_.failure; }
+  GroupError& group_error() const { return state_.error; }
 
  private:
   struct Signature;
@@ -71,4 +71,4 @@ class LibraryEngine : public Engine {
   std::optional<Topology> topology_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr std::array kCollectives = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
@@ -69,4 +69,4 @@ std::string Operation::to_string() const {
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,8 +8,9 @@
 #include <string_view>
 
 #include "muster/base/dtype.h"
+#include "muster/communicator.h"
 
-namespace muster {
+namespace muster::detail {
 
 enum class Collective : uint8_t {
   kAllReduce,
@@ -22,8 +23,6 @@ enum class Collective : uint8_t {
   kSend,
   kReceive,
 };
-
-enum class ReduceOp : uint8_t { kSum, kAverage, kMin, kMax, kProduct };
 
 /// The algorithm of a plan; kAuto leaves the choice to the measured table.
 enum class Algorithm : uint8_t {
@@ -65,4 +64,4 @@ struct Operation {
   std::string to_string() const;  ///< "all_reduce(float32 x 1024, sum)"
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,12 +1,12 @@
 #pragma once
 
 // The memory that the ranks of one host have in common, for what is built on it beside the collectives: a
-// rank shows the others where its data is, or all use one block.
+// rank shows the others where its data is, or all use the same.
 //
 //   SharedHost& host = comm.host();
-//   auto board = host.share(sizeof(Board));                // the same block for all ranks of the host
-//   const uint64_t place = host.place_of(data, bytes);     // of memory from comm.allocate(); goes to a peer
-//   const void* theirs = host.at(2, place);                // in the peer: what rank 2 meant
+//   auto counters = host.share(sizeof(Counters));          // the same memory for all ranks of the host
+//   const uint64_t offset = host.offset_of(data, bytes);   // of memory from comm.allocate(); goes to a peer
+//   const void* theirs = host.at(2, offset);               // in the peer: what rank 2 meant
 //
 // Where an engine has no shared memory, every rank is a host of its own.
 //
@@ -20,8 +20,10 @@
 #include <vector>
 
 namespace muster {
-
 class Communicator;
+}
+
+namespace muster::detail {
 
 class SharedHost {
  public:
@@ -37,11 +39,11 @@ class SharedHost {
   /// all ranks of the communicator, in the order of its operations. Aligned to two cache lines.
   virtual std::shared_ptr<void> share(size_t bytes) = 0;
 
-  /// Where memory of this rank's is, in a number that its peers understand; 0 when they can't reach it.
-  virtual uint64_t place_of(const void* data, size_t bytes) const = 0;
+  /// Where memory of this rank's is, as an offset that its peers understand; 0 when they can't reach it.
+  virtual uint64_t offset_of(const void* data, size_t bytes) const = 0;
 
   /// What the host's rank of this index has there.
-  virtual void* at(int index, uint64_t place) const = 0;
+  virtual void* at(int index, uint64_t offset) const = 0;
 
   /// Throws what has broken the group, and PeerLost when a rank that is waited for has left it.
   virtual void check(const std::string& during, const std::vector<int>& waited_for) const = 0;
@@ -54,4 +56,4 @@ class SharedHost {
   const int index_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,4 +1,4 @@
-#include "muster/data/idx.h"
+#include "muster/idx.h"
 
 #include <zlib.h>
 
@@ -10,6 +10,9 @@
 #include "muster/base/error.h"
 
 namespace muster {
+
+using namespace detail;
+
 namespace {
 
 constexpr int64_t kMostValues = int64_t{1} << 40;

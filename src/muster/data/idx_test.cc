@@ -1,4 +1,4 @@
-#include "muster/data/idx.h"
+#include "muster/idx.h"
 
 #include <unistd.h>
 #include <zlib.h>
@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::AllOf;
@@ -101,4 +101,4 @@ TEST_F(IdxTest, AMissingFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,4 +1,4 @@
-#include "muster/data/shard.h"
+#include "muster/shard.h"
 
 #include <algorithm>
 
@@ -8,16 +8,28 @@
 
 namespace muster {
 
+using namespace detail;
+
+namespace {
+
+void check_batch(int64_t batch) {
+  if (batch < 1) raise<InvalidArgument>("a batch of {} samples can't be made", batch);
+}
+
+}  // namespace
+
 Shard::Shard(int64_t size, Options options) : size_(size), options_(options) {
-  if (options_.workers < 1 || options_.worker < 0 || options_.worker >= options_.workers)
-    raise<InvalidArgument>("there is no worker {} of {}", options_.worker, options_.workers);
+  if (options_.size < 1 || options_.rank < 0 || options_.rank >= options_.size)
+    raise<InvalidArgument>("there is no worker {} of {}", options_.rank, options_.size);
+  if (size < 0) raise<InvalidArgument>("a data set of {} samples can't be shared", size);
 }
 
 int64_t Shard::size() const {
-  return (size_ - options_.worker + options_.workers - 1) / options_.workers;
+  return (size_ - options_.rank + options_.size - 1) / options_.size;
 }
 
 int64_t Shard::batches(int64_t batch) const {
+  check_batch(batch);
   return (size() + batch - 1) / batch;
 }
 
@@ -31,8 +43,8 @@ std::vector<at::Tensor> Shard::in_order(int64_t batch) const {
 }
 
 std::vector<at::Tensor> Shard::deal(const at::Tensor& order, int64_t batch) const {
-  if (batch < 1) raise<InvalidArgument>("a batch of {} samples can't be made", batch);
-  const at::Tensor mine = order.slice(0, options_.worker, size_, options_.workers).contiguous();
+  check_batch(batch);
+  const at::Tensor mine = order.slice(0, options_.rank, size_, options_.size).contiguous();
   std::vector<at::Tensor> batches;
   for (int64_t begin = 0; begin < size(); begin += batch)
     batches.push_back(mine.slice(0, begin, std::min(begin + batch, size())));

@@ -1,4 +1,4 @@
-#include "muster/data/shard.h"
+#include "muster/shard.h"
 
 #include <set>
 
@@ -6,7 +6,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::multiset<int64_t> samples_of(const std::vector<at::Tensor>& batches) {
@@ -22,7 +22,7 @@ TEST(Shard, EverySampleIsInOneShardOfEachEpoch) {
     for (const int64_t size : {0, 1, 5, 23}) {
       std::multiset<int64_t> all;
       for (int worker = 0; worker < workers; ++worker) {
-        const Shard shard(size, {.worker = worker, .workers = workers});
+        const Shard shard(size, {.rank = worker, .size = workers});
         const auto batches = shard.epoch(4, 3);
         EXPECT_EQ(static_cast<int64_t>(batches.size()), shard.batches(3));
         const auto mine = samples_of(batches);
@@ -37,15 +37,17 @@ TEST(Shard, EverySampleIsInOneShardOfEachEpoch) {
 }
 
 TEST(Shard, EpochsAreShuffledDifferentlyAndRepeatably) {
-  const Shard shard(100, {.worker = 0, .workers = 2, .seed = 5});
+  const Shard shard(100, {.rank = 0, .size = 2, .seed = 5});
   EXPECT_TRUE(shard.epoch(0, 50)[0].equal(shard.epoch(0, 50)[0]));
   EXPECT_FALSE(shard.epoch(0, 50)[0].equal(shard.epoch(1, 50)[0]));
 }
 
 TEST(Shard, RefusesAWorkerThatDoesNotExistAndAnEmptyBatch) {
-  EXPECT_THROW(Shard(10, {.worker = 2, .workers = 2}), InvalidArgument);
+  EXPECT_THROW(Shard(10, {.rank = 2, .size = 2}), InvalidArgument);
+  EXPECT_THROW(Shard(-1, {}), InvalidArgument);
+  EXPECT_THROW((void)Shard(10, {}).batches(0), InvalidArgument);
   EXPECT_THROW(Shard(10, {}).epoch(0, 0), InvalidArgument);
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 
 Address Address::parse(std::string_view text) {
   std::string_view host;
@@ -59,4 +59,4 @@ bool is_loopback(std::string_view host) {
   return inet_pton(AF_INET, std::string(host).c_str(), &ipv4) == 1 && (ntohl(ipv4.s_addr) >> 24) == 127;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster {
+namespace muster::detail {
 
 struct Address {
   std::string host;
@@ -22,4 +22,4 @@ struct Address {
 /// True for localhost, 127.0.0.0/8 and ::1: an address that only this host can reach.
 bool is_loopback(std::string_view host);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 TEST(Address, ParsesAndPrints) {
@@ -39,4 +39,4 @@ TEST(Address, LoopbackIsRecognised) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

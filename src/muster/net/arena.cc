@@ -12,7 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kLine = 64;
@@ -103,8 +103,8 @@ void* Arena::allocate(size_t bytes) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), bytes >= kPage ? kPage : kLine);
   const size_t alignment = bytes >= kPage ? kPage : kLine;
   const MutexLock lock(mutex_);
-  for (auto block = free_.begin(); block != free_.end(); ++block) {
-    const auto [begin, length] = *block;
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    const auto [begin, length] = *range;
     const size_t offset = round_up(begin, alignment);
     if (offset + size > begin + length) continue;
     const size_t first = offset / kPage * kPage;
@@ -113,7 +113,7 @@ void* Arena::allocate(size_t bytes) {
       raise<SystemError>("no memory for {} in an arena, of which {} are allocated: {}", format_bytes(bytes),
                          format_bytes(allocated_), describe_errno(errno));
     }
-    free_.erase(block);
+    free_.erase(range);
     if (offset > begin) free_[begin] = offset - begin;
     if (offset + size < begin + length) free_[offset + size] = begin + length - offset - size;
     used_[offset] = size;
@@ -127,10 +127,10 @@ void* Arena::allocate(size_t bytes) {
 
 void Arena::free(void* data) {
   const MutexLock lock(mutex_);
-  const auto block = used_.find(offset_of(data));
-  MUSTER_CHECK(block != used_.end(), "this was not allocated from the arena");
-  auto [offset, size] = *block;
-  used_.erase(block);
+  const auto range = used_.find(offset_of(data));
+  MUSTER_CHECK(range != used_.end(), "this was not allocated from the arena");
+  auto [offset, size] = *range;
+  used_.erase(range);
   allocated_ -= size;
   if (size >= kPage && offset % kPage == 0) madvise(base_ + offset, size, MADV_REMOVE);
   auto next = free_.lower_bound(offset);
@@ -162,4 +162,4 @@ size_t Arena::allocated() const {
   return allocated_;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -20,7 +20,7 @@
 
 #include "muster/base/mutex.h"
 
-namespace muster {
+namespace muster::detail {
 
 class Arena {
  public:
@@ -62,4 +62,4 @@ class Arena {
   size_t allocated_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

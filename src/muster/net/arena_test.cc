@@ -12,7 +12,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::AllOf;
@@ -37,9 +37,10 @@ TEST(Arena, GivesAlignedMemoryThatIsItsOwn) {
 TEST(Arena, WhatIsFreedCanBeHadAgain) {
   const auto arena = Arena::create(kMegabyte);
   for (int round = 0; round < 100; ++round) {
-    std::vector<void*> blocks;
-    for (const size_t size : {100, 5000, 64, 300'000, 1, 400'000}) blocks.push_back(arena->allocate(size));
-    for (const int i : {3, 0, 5, 1, 4, 2}) arena->free(blocks[static_cast<size_t>(i)]);
+    std::vector<void*> allocations;
+    for (const size_t size : {100, 5000, 64, 300'000, 1, 400'000})
+      allocations.push_back(arena->allocate(size));
+    for (const int i : {3, 0, 5, 1, 4, 2}) arena->free(allocations[static_cast<size_t>(i)]);
     EXPECT_EQ(arena->allocated(), 0U);
   }
   EXPECT_NO_THROW(arena->free(arena->allocate(kMegabyte - 4096)));
@@ -94,4 +95,4 @@ TEST(Arena, LeavesNoFileAndNoDescriptor) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

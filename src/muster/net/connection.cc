@@ -20,13 +20,13 @@
 #include "muster/base/error.h"
 #include "muster/net/address.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr auto kCheckEvery = std::chrono::milliseconds(50);
 constexpr size_t kMostParts = IOV_MAX;
 
-[[noreturn]] void lost(const std::string& peer, int error) {
+[[noreturn]] void connection_broke(const std::string& peer, int error) {
   raise<PeerLost>("the connection to {} broke: {}", peer,
                   error == 0 ? "the other side closed it" : describe_errno(error));
 }
@@ -60,7 +60,7 @@ size_t Connection::try_send(std::span<const iovec> parts) {
     const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (would_block(errno)) return 0;
-    lost(peer(), errno);
+    connection_broke(peer(), errno);
   }
   size_t total = 0;
   for (const auto& part : parts) {
@@ -88,7 +88,7 @@ size_t Connection::try_receive(std::span<const iovec> parts) {
     const ssize_t received = recvmsg(fd_, &message, MSG_DONTWAIT);
     if (received > 0) return static_cast<size_t>(received);
     if (received < 0 && would_block(errno)) return 0;
-    lost(peer(), received == 0 ? 0 : errno);
+    connection_broke(peer(), received == 0 ? 0 : errno);
   }
   size_t total = 0;
   for (const auto& part : parts) {
@@ -152,7 +152,7 @@ void Connection::send_descriptor(int fd, Deadline deadline) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(header), &fd, sizeof(int));
   while (sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    if (!would_block(errno)) lost(peer(), errno);
+    if (!would_block(errno)) connection_broke(peer(), errno);
     wait(POLLOUT, deadline, {}, "sending to");
   }
 }
@@ -176,7 +176,7 @@ int Connection::receive_descriptor(Deadline deadline) {
       memcpy(&fd, CMSG_DATA(header), sizeof(int));
       return fd;
     }
-    if (received == 0 || !would_block(errno)) lost(peer(), received == 0 ? 0 : errno);
+    if (received == 0 || !would_block(errno)) connection_broke(peer(), received == 0 ? 0 : errno);
     wait(POLLIN, deadline, {}, "receiving from");
   }
 }
@@ -215,4 +215,4 @@ std::string Connection::peer() const {
   return "a task on this host";
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -14,10 +14,10 @@
 #include <span>
 #include <string>
 
-#include "muster/base/deadline.h"
+#include "muster/deadline.h"
 #include "muster/net/tls.h"
 
-namespace muster {
+namespace muster::detail {
 
 class Connection {
  public:
@@ -55,4 +55,4 @@ class Connection {
   SSL* session_ = nullptr;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -19,8 +19,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -28,17 +29,18 @@ using namespace std::chrono_literals;
 constexpr std::string_view kMagic = "muster.1";
 constexpr size_t kNonce = 32;
 constexpr size_t kProof = 32;
-constexpr size_t kLongestPurpose = 1000;
+constexpr size_t kLongestChannelName = 1000;
 // Connections that have not proved themselves; the oldest goes when there are more.
 constexpr size_t kMostPending = 1024;
-// One that has not proved itself for so long is reported. It is not closed: it may be of a task that is merely slow.
+// One that has not proved itself for so long is reported. It is not closed: it may be of a task that is
+// merely slow.
 constexpr auto kReportSilence = 5s;
 constexpr int kLocalBuffer = 128 * 1024;  // so that what travels inside a host stays in a cache
 constexpr auto kUserTimeout = 20s;        // data that nobody acknowledges for so long breaks a connection
 
 std::string challenge(const char* role, const std::string& connecting, const std::string& accepting,
-                      const std::string& purpose) {
-  return fmt::format("{}|{}|{}|{}", role, connecting, accepting, purpose);
+                      const std::string& channel_name) {
+  return fmt::format("{}|{}|{}|{}", role, connecting, accepting, channel_name);
 }
 
 void tune(const Connection& connection) {
@@ -84,8 +86,8 @@ Descriptor make_socket(int family) {
   return result;
 }
 
-// A name may stand for several addresses (IPv6 and IPv4, say): gives what `use` makes of the first that works, and
-// throws what became of the last when none does.
+// A name may stand for several addresses (IPv6 and IPv4, say): gives what `use` makes of the first that
+// works, and throws what became of the last when none does.
 template <typename Use>
 auto first_that_works(const Resolved& resolved, const Use& use) {
   for (const addrinfo* one = resolved.list;; one = one->ai_next) {
@@ -144,14 +146,14 @@ void finish_connect(int fd, const std::string& where, Deadline deadline) {
 }  // namespace
 
 struct Endpoint::Pending {
-  enum class Stage { kGreeting, kProof };
+  enum class Next { kGreeting, kProof };
   Connection connection;
   Deadline report = Deadline::after(kReportSilence);
-  Stage stage = Stage::kGreeting;
+  Next next = Next::kGreeting;  // what it has to send
   std::string received;
   std::string nonce;
   std::string their_nonce;
-  std::string purpose;
+  std::string channel_name;
   std::string peer;
 };
 
@@ -244,7 +246,7 @@ bool Endpoint::advance(Pending& pending) {
   const iovec part = {.iov_base = buffer.data(), .iov_len = buffer.size()};
   const size_t size = pending.connection.try_receive({&part, 1});
   pending.received.append(buffer.data(), size);
-  if (pending.stage == Pending::Stage::kGreeting) {
+  if (pending.next == Pending::Next::kGreeting) {
     const size_t known = std::min(pending.received.size(), kMagic.size());
     if (pending.received.compare(0, known, kMagic.substr(0, known)) != 0)
       raise<Refused>("it does not speak our protocol");
@@ -252,50 +254,50 @@ bool Endpoint::advance(Pending& pending) {
     if (pending.received.size() < head) return true;
     const size_t length = static_cast<unsigned char>(pending.received[head - 2]) +
                           size_t{256} * static_cast<unsigned char>(pending.received[head - 1]);
-    if (length > kLongestPurpose) raise<Refused>("it does not speak our protocol");
+    if (length > kLongestChannelName) raise<Refused>("it does not speak our protocol");
     if (pending.received.size() < head + length) return true;
     pending.their_nonce = pending.received.substr(kMagic.size(), kNonce);
-    pending.purpose = pending.received.substr(head, length);
+    pending.channel_name = pending.received.substr(head, length);
     pending.received.erase(0, head + length);
     pending.connection.send(pending.nonce.data(), pending.nonce.size(), Deadline::after(1s));
-    pending.stage = Pending::Stage::kProof;
+    pending.next = Pending::Next::kProof;
   }
   if (pending.received.size() < kProof) return true;
-  if (!secret_.verify(challenge("connect", pending.their_nonce, pending.nonce, pending.purpose),
+  if (!secret_.verify(challenge("connect", pending.their_nonce, pending.nonce, pending.channel_name),
                       pending.received.substr(0, kProof))) {
     raise<Refused>("it does not know the job's secret");
   }
   if (pending.received.size() > kProof) raise<Refused>("it went on before it was accepted");
   const std::string proof =
-      secret_.prove(challenge("accept", pending.their_nonce, pending.nonce, pending.purpose));
+      secret_.prove(challenge("accept", pending.their_nonce, pending.nonce, pending.channel_name));
   pending.connection.send(proof.data(), proof.size(), Deadline::after(1s));
   const MutexLock lock(mutex_);
-  waiting_.emplace(pending.purpose, std::move(pending.connection));
+  waiting_.emplace(pending.channel_name, std::move(pending.connection));
   arrived_.notify_all();
   return false;
 }
 
-Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::string& purpose,
+Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::string& channel_name,
                                Deadline deadline) {
-  MUSTER_CHECK(purpose.size() <= kLongestPurpose);
+  MUSTER_CHECK(channel_name.size() <= kLongestChannelName);
   SSL* session = over_tcp && tls_ ? tls_->start(descriptor.get(), false) : nullptr;
   Connection connection(descriptor.release(), session);
   if (over_tcp) tune(connection);
   const std::string peer = connection.peer();
   const std::string nonce = random_bytes(kNonce);
   std::string greeting = std::string(kMagic) + nonce;
-  greeting += static_cast<char>(purpose.size() % 256);
-  greeting += static_cast<char>(purpose.size() / 256);
-  greeting += purpose;
+  greeting += static_cast<char>(channel_name.size() % 256);
+  greeting += static_cast<char>(channel_name.size() / 256);
+  greeting += channel_name;
   try {
     connection.send(greeting.data(), greeting.size(), deadline);
     std::string their_nonce(kNonce, '\0');
     connection.receive(their_nonce.data(), kNonce, deadline);
-    const std::string proof = secret_.prove(challenge("connect", nonce, their_nonce, purpose));
+    const std::string proof = secret_.prove(challenge("connect", nonce, their_nonce, channel_name));
     connection.send(proof.data(), proof.size(), deadline);
     std::string their_proof(kProof, '\0');
     connection.receive(their_proof.data(), kProof, deadline);
-    if (!secret_.verify(challenge("accept", nonce, their_nonce, purpose), their_proof))
+    if (!secret_.verify(challenge("accept", nonce, their_nonce, channel_name), their_proof))
       raise<Refused>("{} does not know the job's secret", peer);
   } catch (const PeerLost& error) {
     raise<Refused>(
@@ -306,7 +308,7 @@ Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::
   return connection;
 }
 
-Connection Endpoint::connect(const Address& address, const std::string& purpose, Deadline deadline) {
+Connection Endpoint::connect(const Address& address, const std::string& channel_name, Deadline deadline) {
   const Resolved resolved(address, /*passive=*/false);
   Descriptor descriptor = first_that_works(resolved, [&](const addrinfo& one) {
     Descriptor tried = make_socket(one.ai_family);
@@ -315,10 +317,10 @@ Connection Endpoint::connect(const Address& address, const std::string& purpose,
     finish_connect(tried.get(), address.to_string(), deadline);
     return tried;
   });
-  return introduce(std::move(descriptor), /*over_tcp=*/true, purpose, deadline);
+  return introduce(std::move(descriptor), /*over_tcp=*/true, channel_name, deadline);
 }
 
-Connection Endpoint::connect_local(const std::string& local_name, const std::string& purpose,
+Connection Endpoint::connect_local(const std::string& local_name, const std::string& channel_name,
                                    Deadline deadline) {
   Descriptor descriptor = make_socket(AF_UNIX);
   socklen_t size = 0;
@@ -328,12 +330,13 @@ Connection Endpoint::connect_local(const std::string& local_name, const std::str
       raise<PeerLost>("a task on this host can't be reached: {}", describe_errno(errno));
     std::this_thread::sleep_for(1ms);  // its backlog is full
   }
-  return introduce(std::move(descriptor), /*over_tcp=*/false, purpose, deadline);
+  return introduce(std::move(descriptor), /*over_tcp=*/false, channel_name, deadline);
 }
 
-Connection Endpoint::accept(const std::string& purpose, Deadline deadline,
+Connection Endpoint::accept(const std::string& channel_name, Deadline deadline,
                             const std::function<void()>& check) {
-  return wait_for([&](auto& waiting) { return waiting.find(purpose); }, purpose, deadline, check).second;
+  return wait_for([&](auto& waiting) { return waiting.find(channel_name); }, channel_name, deadline, check)
+      .second;
 }
 
 std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefix, Deadline deadline,
@@ -346,7 +349,7 @@ std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefi
 }
 
 template <typename Find>
-std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const std::string& purpose,
+std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const std::string& channel_name,
                                                       Deadline deadline, const std::function<void()>& check) {
   MutexLock lock(mutex_);
   for (;;) {
@@ -356,7 +359,8 @@ std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const st
       waiting_.erase(found);
       return result;
     }
-    if (deadline.expired()) raise<DeadlineExceeded>("nobody connected for '{}' in time", purpose);
+    if (deadline.expired())
+      raise<DeadlineExceeded>("nobody connected to the channel '{}' in time", channel_name);
     if (check) {
       lock.unlock();
       check();
@@ -366,4 +370,4 @@ std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const st
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

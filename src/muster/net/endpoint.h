@@ -2,7 +2,7 @@
 
 // This task's data port: where its peers connect to carry tensors. It listens on a TCP port, and for peers on
 // the same host on a socket in the abstract namespace (which belongs to the network namespace and leaves
-// nothing in any file system).
+// nothing in any file system). A connection has a channel name, by which the two sides find each other.
 //
 //   one side:    Connection c = endpoint.connect({"10.0.0.7", 4711}, "world/control/3", deadline);
 //   other side:  Connection c = endpoint.accept("world/control/3", deadline);
@@ -10,13 +10,13 @@
 // Both sides prove that they know the job's secret before anything else is read:
 //
 //   connecting                                 accepting
-//   magic, nonce, purpose                  ->
+//   magic, nonce, name                     ->
 //                                          <-  nonce
-//   HMAC(secret, "connect", nonces, purpose) ->
-//                                          <-  HMAC(secret, "accept", nonces, purpose)
+//   HMAC(secret, "connect", nonces, name)  ->
+//                                          <-  HMAC(secret, "accept", nonces, name)
 //
-// Whoever says anything else is dropped and logged, at a bounded rate. Whoever says nothing may be slow: it is logged,
-// and dropped only when very many connections have not proved themselves.
+// Whoever says anything else is dropped and logged, at a bounded rate. Whoever says nothing may be slow: it
+// is logged, and dropped only when very many connections have not proved themselves.
 //
 // Thread-safe. A thread of its own takes connections and hears their proofs, so that nobody has to be in
 // accept() for a peer to connect. connect and accept block, to their deadline. Connections belong to whoever
@@ -30,16 +30,16 @@
 #include <thread>
 #include <utility>
 
-#include "muster/base/deadline.h"
 #include "muster/base/descriptor.h"
 #include "muster/base/log_limit.h"
 #include "muster/base/mutex.h"
+#include "muster/deadline.h"
 #include "muster/net/address.h"
 #include "muster/net/connection.h"
 #include "muster/net/secret.h"
 #include "muster/net/tls.h"
 
-namespace muster {
+namespace muster::detail {
 
 class Endpoint {
  public:
@@ -61,14 +61,15 @@ class Endpoint {
 
   /// Throws Refused when the other side does not know the secret or will not have us, PeerLost when nobody is
   /// there, DeadlineExceeded.
-  Connection connect(const Address& address, const std::string& purpose, Deadline deadline);
-  Connection connect_local(const std::string& local_name, const std::string& purpose, Deadline deadline);
+  Connection connect(const Address& address, const std::string& channel_name, Deadline deadline);
+  Connection connect_local(const std::string& local_name, const std::string& channel_name, Deadline deadline);
 
-  /// The connection that a peer has made, or will make, for this purpose. `check` is called now and then
+  /// The connection that a peer has made, or will make, under this name. `check` is called now and then
   /// while waiting and may throw.
-  Connection accept(const std::string& purpose, Deadline deadline, const std::function<void()>& check = {});
+  Connection accept(const std::string& channel_name, Deadline deadline,
+                    const std::function<void()>& check = {});
 
-  /// The same for any purpose that begins with `prefix`; gives the purpose too.
+  /// The same for any channel name that begins with `prefix`; gives the name too.
   std::pair<std::string, Connection> accept_any(const std::string& prefix, Deadline deadline,
                                                 const std::function<void()>& check = {});
 
@@ -79,9 +80,10 @@ class Endpoint {
   bool advance(Pending& pending);
   void warn(const std::string& text);
   template <typename Find>
-  std::pair<std::string, Connection> wait_for(const Find& find, const std::string& purpose, Deadline deadline,
-                                              const std::function<void()>& check);
-  Connection introduce(Descriptor descriptor, bool over_tcp, const std::string& purpose, Deadline deadline);
+  std::pair<std::string, Connection> wait_for(const Find& find, const std::string& channel_name,
+                                              Deadline deadline, const std::function<void()>& check);
+  Connection introduce(Descriptor descriptor, bool over_tcp, const std::string& channel_name,
+                       Deadline deadline);
 
   const Secret secret_;
   std::unique_ptr<TlsContext> tls_;
@@ -99,4 +101,4 @@ class Endpoint {
   std::thread thread_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -18,7 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -73,7 +73,7 @@ void talk(Connection& a, Connection& b) {
   EXPECT_EQ(text, "HELLO");
 }
 
-TEST(Endpoint, PeersThatKnowTheSecretMeetByPurpose) {
+TEST(Endpoint, PeersThatKnowTheSecretAreConnectedByChannelName) {
   Endpoint one({.secret = "s"});
   Endpoint two({.secret = "s"});
   Connection b = two.connect(one.address(), "b", soon());
@@ -189,7 +189,7 @@ TEST(Endpoint, NobodyThereIsAnError) {
   EXPECT_THROW(two.connect_local("muster-nobody", "a", soon()), PeerLost);
 }
 
-TEST(Endpoint, AConnectionWhosePeerIsGoneIsLost) {
+TEST(Endpoint, AConnectionWhosePeerIsGoneThrowsPeerLost) {
   Endpoint one({.secret = "s"});
   Endpoint two({.secret = "s"});
   Connection a = two.connect(one.address(), "a", soon());
@@ -278,4 +278,4 @@ TEST_F(TlsTest, FilesThatDoNotWorkAreNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::string namespace_identity(const char* path) {
@@ -31,4 +31,4 @@ Host Host::local() {
                                    namespace_identity("/proc/self/ns/ipc"))};
 }
 
-}  // namespace muster
+}  // namespace muster::detail

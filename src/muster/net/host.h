@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::detail {
 
 struct Host {
   std::string name;      ///< for people
@@ -15,4 +15,4 @@ struct Host {
   static Host local();
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 TEST(Host, IsTheSameThroughoutOneHost) {
@@ -30,4 +30,4 @@ TEST(Host, AnotherNetworkNamespaceIsAnotherHost) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -18,7 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::string numeric_host(const sockaddr* address) {
@@ -104,4 +104,4 @@ std::string address_towards(const Address& peer) {
   raise<SystemError>("there is no route to {}: {}", peer.host, reason);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 
 #include "muster/net/address.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct Interface {
   std::string name;     ///< "eth0"
@@ -27,4 +27,4 @@ Interface choose_interface(const std::vector<Interface>& interfaces, std::string
 /// No packet is sent. Throws SystemError when there is no route or no such host.
 std::string address_towards(const Address& peer);
 
-}  // namespace muster
+}  // namespace muster::detail

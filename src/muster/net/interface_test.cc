@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 const std::vector<Interface> kInterfaces = {
@@ -52,4 +52,4 @@ TEST(AddressTowards, AnUnknownHostIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,7 +5,7 @@
 
 #include "muster/base/copy.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kTurn = size_t{256} * 1024;
@@ -16,7 +16,7 @@ constexpr size_t kMostPartsCut = 4;
 template <typename Transfer>
 size_t TcpLink::in_turn(Cursor& cursor, std::span<const iovec> parts, const Transfer& transfer) {
   if (connections_.size() == 1) return transfer(connections_.front(), parts);
-  // Both sides cut the stream at the same places: every kTurn bytes the next connection has its turn.
+  // Both sides cut the stream at the same offsets: every kTurn bytes the next connection has its turn.
   std::array<iovec, kMostPartsCut> cut{};
   size_t count = 0;
   size_t room = kTurn - cursor.used;
@@ -60,7 +60,7 @@ size_t MemoryLink::try_send(std::span<const iovec> parts) {
   }
   if (total > 0) {
     ours_->head.exchange(head + total);
-    wake(*bell_of_peer_);
+    wake(*doorbell_of_peer_);
   }
   return total;
 }
@@ -86,9 +86,9 @@ size_t MemoryLink::try_receive(std::span<const iovec> parts) {
   }
   if (total > 0) {
     theirs_->tail.exchange(tail + total);
-    wake(*bell_of_peer_);
+    wake(*doorbell_of_peer_);
   }
   return total;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

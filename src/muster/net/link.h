@@ -5,7 +5,7 @@
 //
 // One thread may send while another receives; over connections with TLS, only one at a time. Both sides must
 // use the same kind, with the same parameters. A TcpLink owns its connections; a MemoryLink uses pipes and a
-// bell that its maker keeps for it.
+// doorbell that its maker keeps for it.
 
 #include <sys/uio.h>
 
@@ -19,9 +19,9 @@
 
 #include "muster/net/arena.h"
 #include "muster/net/connection.h"
-#include "muster/net/signal.h"
+#include "muster/net/futex.h"
 
-namespace muster {
+namespace muster::detail {
 
 class Link {
  public:
@@ -31,7 +31,7 @@ class Link {
   virtual size_t try_send(std::span<const iovec> parts) = 0;
   virtual size_t try_receive(std::span<const iovec> parts) = 0;
 
-  /// What to poll for when there was nothing; -1 when the peer rings our bell instead.
+  /// What to poll for when there was nothing; -1 when the peer rings our doorbell instead.
   virtual int send_fd() const { return -1; }
   virtual int receive_fd() const { return -1; }
 };
@@ -69,10 +69,10 @@ struct MemoryPipe {
 
 class MemoryLink : public Link {
  public:
-  /// `ours` is the pipe that we fill; `find_theirs` gives the peer's, or nullptr while it has none. The bell
-  /// is rung when the peer has something to do.
-  MemoryLink(MemoryPipe* ours, std::function<MemoryPipe*()> find_theirs, Bell* bell_of_peer)
-      : ours_(ours), find_theirs_(std::move(find_theirs)), bell_of_peer_(bell_of_peer) {}
+  /// `ours` is the pipe that we fill; `find_theirs` gives the peer's, or nullptr while it has none. The
+  /// doorbell is rung when the peer has something to do.
+  MemoryLink(MemoryPipe* ours, std::function<MemoryPipe*()> find_theirs, Doorbell* doorbell_of_peer)
+      : ours_(ours), find_theirs_(std::move(find_theirs)), doorbell_of_peer_(doorbell_of_peer) {}
 
   size_t try_send(std::span<const iovec> parts) override;
   size_t try_receive(std::span<const iovec> parts) override;
@@ -81,7 +81,7 @@ class MemoryLink : public Link {
   MemoryPipe* const ours_;
   const std::function<MemoryPipe*()> find_theirs_;
   MemoryPipe* theirs_ = nullptr;
-  Bell* const bell_of_peer_;
+  Doorbell* const doorbell_of_peer_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,14 +8,14 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::byte pattern(size_t i) {
   return static_cast<std::byte>(i * 7 + i / 251);
 }
 
-// Streams `size` bytes one way in pieces of awkward sizes, in two parts a call, and checks each.
+// Streams `size` bytes one way in awkward sizes, two ranges of memory a call, and checks each.
 void stream(Link& from, Link& to, size_t size) {
   std::thread sender([&] {
     std::vector<std::byte> data(size);
@@ -68,7 +68,7 @@ TEST(TcpLink, CarriesBytesInOrderOverOneSocketAndOverSeveral) {
   }
 }
 
-TEST(TcpLink, APeerThatIsGoneIsLost) {
+TEST(TcpLink, APeerThatIsGoneIsAnError) {
   Pair pair(1);
   TcpLink left(std::move(pair.left));
   pair.right.clear();
@@ -80,14 +80,14 @@ TEST(TcpLink, APeerThatIsGoneIsLost) {
 TEST(MemoryLink, CarriesBytesInOrderAroundItsPipe) {
   const auto a = std::make_unique<MemoryPipe>();
   const auto b = std::make_unique<MemoryPipe>();
-  Bell bells[2];
+  Doorbell doorbells[2];
   MemoryLink left(
-      a.get(), [&] { return b.get(); }, &bells[1]);
+      a.get(), [&] { return b.get(); }, &doorbells[1]);
   MemoryLink right(
-      b.get(), [&] { return a.get(); }, &bells[0]);
+      b.get(), [&] { return a.get(); }, &doorbells[0]);
   stream(left, right, 3'000'001);
   stream(right, left, 1'000'003);
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

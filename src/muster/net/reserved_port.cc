@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 
 ReservedPort::ReservedPort(const std::string& host) {
   addrinfo hints{};
@@ -52,4 +52,4 @@ ReservedPort& ReservedPort::operator=(ReservedPort&& other) noexcept {
   return *this;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,7 +10,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::detail {
 
 class ReservedPort {
  public:
@@ -27,4 +27,4 @@ class ReservedPort {
   int port_ = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

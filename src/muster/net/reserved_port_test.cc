@@ -10,7 +10,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 bool can_listen(int port, bool reuse) {
@@ -48,4 +48,4 @@ TEST(ReservedPort, AnAddressThatIsNotOursIsAnError) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -4,11 +4,10 @@
 // asked gives HMAC-SHA256(secret, challenge), where the challenge holds a nonce of the side that asks. Values
 // and pure functions: any thread may use them.
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
-namespace muster {
+namespace muster::detail {
 
 class Secret {
  public:
@@ -24,9 +23,4 @@ class Secret {
   std::string text_;
 };
 
-/// From the operating system's generator: so many bytes, a number, and 16 bytes as hexadecimal text.
-std::string random_bytes(size_t bytes);
-uint64_t random_number();
-std::string random_token();
-
-}  // namespace muster
+}  // namespace muster::detail

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 TEST(Secret, AProofHoldsForItsSecretAndChallengeOnly) {
@@ -16,10 +16,5 @@ TEST(Secret, AProofHoldsForItsSecretAndChallengeOnly) {
   EXPECT_FALSE(secret.verify("nonce", ""));
 }
 
-TEST(RandomToken, DoesNotRepeat) {
-  EXPECT_EQ(random_token().size(), 32u);
-  EXPECT_NE(random_token(), random_token());
-}
-
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

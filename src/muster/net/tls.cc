@@ -7,7 +7,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 
 std::string tls_error() {
   const unsigned long code = ERR_get_error();
@@ -59,4 +59,4 @@ SSL* TlsContext::start(int fd, bool accepting) const {
   return session;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -13,7 +13,7 @@
 using SSL = struct ssl_st;
 using SSL_CTX = struct ssl_ctx_st;
 
-namespace muster {
+namespace muster::detail {
 
 struct TlsFiles {
   std::string certificate;  ///< PEM, this task's, with the chain behind it
@@ -41,4 +41,4 @@ class TlsContext {
 /// What OpenSSL says was wrong last; clears it.
 std::string tls_error();
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,4 +1,4 @@
-#include "muster/observe/progress.h"
+#include "muster/progress.h"
 
 #include <unistd.h>
 
@@ -38,12 +38,16 @@ Progress::~Progress() {
 }
 
 void Progress::update(int64_t done, const std::string& text) {
+  update(done, [&] { return text; });
+}
+
+void Progress::update(int64_t done, const std::function<std::string()>& text) {
   if (off_) return;
   const auto now = now_();
   if (now < next_) return;
   next_ = now + (live_ ? Clock::duration(kLiveInterval) : Clock::duration(kPlainInterval));
   // One write: neither our own log nor another task's can come between.
-  write_(render(done, text, now) + (live_ ? "\x1b[K\r" : "\n"));
+  write_(render(done, text(), now) + (live_ ? "\x1b[K\r" : "\n"));
   line_is_shown_ = live_;
 }
 
@@ -53,8 +57,8 @@ void Progress::finish() {
 }
 
 std::string Progress::render(int64_t done, const std::string& text, Clock::time_point now) const {
-  const double share =
-      total_ > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0) : 0;
+  if (total_ <= 0) return text;
+  const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0);
   const int filled = static_cast<int>(share * kBarWidth);
   std::string bar(static_cast<size_t>(filled), '=');
   if (filled < kBarWidth) bar += '>';

@@ -1,11 +1,11 @@
-#include "muster/observe/progress.h"
+#include "muster/progress.h"
 
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -51,15 +51,15 @@ TEST_F(ProgressTest, PlainLinesAreSeldomAndWhole) {
   EXPECT_EQ(lines.size(), 1u);
 }
 
-TEST_F(ProgressTest, OffIsSilentAndNoTotalIsNoCrash) {
+TEST_F(ProgressTest, OffIsSilentAndNoTotalHasNoBar) {
   auto off = make(ProgressStyle::kOff, 10);
   now += 1h;
   off.update(5, "x");
   EXPECT_THAT(lines, IsEmpty());
   auto endless = make(ProgressStyle::kLive, 0);
   endless.update(5, "x");
-  EXPECT_THAT(lines.at(0), HasSubstr("  0%"));
+  EXPECT_THAT(lines.at(0), ::testing::StartsWith("x"));  // no bar
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 #include "muster/base/half_floats.h"
 #include "muster/optim/gradients.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // A tile of accumulators stays in the first-level cache, beside as much of four sources.
@@ -159,4 +159,4 @@ double sum_of_squares_kernel(DType dtype, const void* data, size_t count) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

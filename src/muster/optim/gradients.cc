@@ -5,7 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/optim/update_kernels.h"
 
-namespace muster {
+namespace muster::detail {
 
 void add_up(DType dtype, std::span<const WeightedSource> sources, void* sum, size_t count) {
   switch (dtype) {
@@ -33,4 +33,4 @@ double sum_of_squares(DType dtype, const void* data, size_t count) {
   return update_kernels().sum_of_squares(dtype, data, count);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 
 #include "muster/base/dtype.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// One worker's gradient and what it counts for.
 struct WeightedSource {
@@ -26,4 +26,4 @@ void add_up(DType dtype, std::span<const WeightedSource> sources, void* sum, siz
 /// on `count` only, not on the machine.
 double sum_of_squares(DType dtype, const void* data, size_t count);
 
-}  // namespace muster
+}  // namespace muster::detail

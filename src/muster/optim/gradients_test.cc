@@ -9,7 +9,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::vector<std::vector<float>> random_gradients(size_t sources, size_t count) {
@@ -146,4 +146,4 @@ TEST(SumOfSquares, OtherTypesAreRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

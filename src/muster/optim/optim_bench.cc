@@ -9,7 +9,7 @@
 #include "muster/optim/gradients.h"
 #include "muster/optim/rules.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kCount = 20'000'000;
@@ -32,16 +32,16 @@ BENCHMARK(copy)->Unit(benchmark::kMillisecond);
 void update(benchmark::State& state, const UpdateRulePtr& rule) {
   std::vector<float> parameter(kCount, 1);
   const std::vector<float> gradient(kCount, 1e-3F);
-  std::vector<std::vector<float>> slots(rule->slots(), std::vector<float>(kCount));
+  std::vector<std::vector<float>> states(rule->states(), std::vector<float>(kCount));
   UpdateRange range = {.parameter = parameter.data(), .gradient = gradient.data(), .count = kCount};
-  for (size_t i = 0; i < slots.size(); ++i) range.slots[i] = slots[i].data();
+  for (size_t i = 0; i < states.size(); ++i) range.states[i] = states[i].data();
   UpdateNow now = {.step = 0, .lr = 1e-6};
   for (auto _ : state) {
     ++now.step;
     rule->apply(range, now);
     benchmark::ClobberMemory();
   }
-  bytes_per_element(state, (3 + 2 * slots.size()) * sizeof(float));
+  bytes_per_element(state, (3 + 2 * states.size()) * sizeof(float));
 }
 BENCHMARK_CAPTURE(update, sgd, sgd())->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(update, sgd_momentum, sgd({.momentum = 0.9}))->Unit(benchmark::kMillisecond);
@@ -62,4 +62,4 @@ void add_gradients(benchmark::State& state) {
 BENCHMARK(add_gradients)->Arg(1)->Arg(2)->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,19 +10,19 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 class ByRow final : public RowRule {
  public:
   explicit ByRow(UpdateRulePtr rule) : rule_(std::move(rule)) {}
 
-  size_t slots() const override { return rule_->slots(); }
+  size_t states() const override { return rule_->states(); }
   std::string to_string() const override { return rule_->to_string(); }
 
   void apply(const Row& row, const float* gradient, int64_t update) const override {
     UpdateRange range = {.parameter = row.values, .gradient = gradient, .count = row.width};
-    for (size_t i = 0; i < rule_->slots(); ++i) range.slots[i] = row.slots + i * row.width;
+    for (size_t i = 0; i < rule_->states(); ++i) range.states[i] = row.states + i * row.width;
     rule_->apply(range, {.step = update, .lr = rule_->lr()});
   }
 
@@ -32,13 +32,13 @@ class ByRow final : public RowRule {
 
 class Ftrl final : public RowRule {
  public:
-  explicit Ftrl(const FtrlOptions& options)
+  explicit Ftrl(const optim::FTRLOptions& options)
       : options_(options),
         rate_(static_cast<float>(1 / options.alpha)),
         l1_(static_cast<float>(options.l1)),
         base_(static_cast<float>(options.beta / options.alpha + options.l2)) {}
 
-  size_t slots() const override { return 2; }
+  size_t states() const override { return 2; }
 
   std::string to_string() const override {
     return fmt::format("ftrl alpha={} beta={} l1={} l2={}", options_.alpha, options_.beta, options_.l1,
@@ -46,8 +46,8 @@ class Ftrl final : public RowRule {
   }
 
   void apply(const Row& row, const float* gradient, int64_t update) const override {
-    float* const z = row.slots;
-    float* const n = row.slots + row.width;
+    float* const z = row.states;
+    float* const n = row.states + row.width;
     for (size_t i = 0; i < row.width; ++i) {
       const float value = row.values[i];
       if (update == 1 && value != 0) z[i] = -(value * base_ + std::copysign(l1_, value));
@@ -62,15 +62,15 @@ class Ftrl final : public RowRule {
   }
 
  private:
-  const FtrlOptions options_;
+  const optim::FTRLOptions options_;
   const float rate_;  // 1 / alpha
   const float l1_;
   const float base_;  // what the denominator is for n = 0
 };
 
-FtrlOptions parse_ftrl(const std::string& text) {
+optim::FTRLOptions parse_ftrl(const std::string& text) {
   const auto words = split(text, ' ');
-  FtrlOptions options;
+  optim::FTRLOptions options;
   size_t next = 1;
   const auto read = [&](std::string_view name, double& option) {
     const std::string_view word = next < words.size() ? words[next] : std::string_view();
@@ -99,7 +99,7 @@ RowRulePtr row_rule(UpdateRulePtr rule) {
   return std::make_shared<ByRow>(std::move(rule));
 }
 
-RowRulePtr ftrl(FtrlOptions options) {
+RowRulePtr ftrl(optim::FTRLOptions options) {
   if (!(options.alpha > 0) || !std::isfinite(options.alpha))
     raise<InvalidArgument>("ftrl.alpha = {}; expected a finite number above 0", options.alpha);
   const auto not_negative = [](const char* name, double value) {
@@ -117,4 +117,4 @@ RowRulePtr parse_row_rule(const std::string& text) {
   return row_rule(parse_rule(text));
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -3,10 +3,10 @@
 // How single rows of an embedding table change with their gradients. Only the rows of a batch are updated, so
 // each row counts its own updates: Adam's bias correction knows how often this row has moved, and a row that
 // is not in the batch stays as it is. A rule has no state of its own: what it remembers of a row lies in
-// slots() floats for each of the row's, which the caller keeps, zeroed at first.
+// states() floats for each of the row's, which the caller keeps, zeroed at first.
 //
 //   auto rule = row_rule(adagrad({.lr = 0.05}));
-//   rule->apply({.values = row, .slots = slots, .width = 32}, gradient, /*update=*/1);
+//   rule->apply({.values = row, .states = states, .width = 32}, gradient, /*update=*/1);
 //   parse_row_rule(rule->to_string());        // the same rule in another process
 //
 // Rules are immutable and thread-safe.
@@ -18,12 +18,12 @@
 
 #include "muster/optim/rules.h"
 
-namespace muster {
+namespace muster::detail {
 
-/// A row of float32, and its slots, one after the other.
+/// A row of float32, and its states, one after the other.
 struct Row {
   float* values = nullptr;
-  float* slots = nullptr;
+  float* states = nullptr;
   size_t width = 0;
 };
 
@@ -31,7 +31,7 @@ class RowRule {
  public:
   virtual ~RowRule() = default;
 
-  virtual size_t slots() const = 0;           ///< how many it needs
+  virtual size_t states() const = 0;          ///< how many it needs
   virtual std::string to_string() const = 0;  ///< the rule with all its options, exactly
 
   /// `update`: how many updates this row has had, with this one.
@@ -45,20 +45,10 @@ using RowRulePtr = std::shared_ptr<const RowRule>;  // shared: rules are values 
 /// InvalidArgument for rules that measure whole parameters (LARS, LAMB).
 RowRulePtr row_rule(UpdateRulePtr rule);
 
-/// FTRL-Proximal (McMahan et al. 2013). Slots: z, and n, the sum of gradient * gradient.
-///   z += gradient - (sqrt(n + gradient * gradient) - sqrt(n)) / alpha * row; n += gradient * gradient
-///   row = 0 where |z| <= l1, else (sign(z) * l1 - z) / ((beta + sqrt(n)) / alpha + l2)
-/// A row's first update begins with the z that gives the row its initial value. Throws InvalidArgument for
-/// options that make no sense.
-struct FtrlOptions {
-  double alpha = 0.05;
-  double beta = 1;
-  double l1 = 0;
-  double l2 = 0;
-};
-RowRulePtr ftrl(FtrlOptions options = {});
+/// Throws InvalidArgument for options that make no sense.
+RowRulePtr ftrl(optim::FTRLOptions options = {});
 
 /// The rule that a text of RowRule::to_string() describes. Throws InvalidArgument for anything else.
 RowRulePtr parse_row_rule(const std::string& text);
 
-}  // namespace muster
+}  // namespace muster::detail

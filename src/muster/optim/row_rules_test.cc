@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/optim/rules.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -33,16 +33,16 @@ std::vector<float> random_values(size_t count, uint64_t seed) {
 // A row as a table would keep it.
 struct Row {
   Row(RowRulePtr the_rule, std::vector<float> start)
-      : rule(std::move(the_rule)), values(std::move(start)), slots(rule->slots() * values.size()) {}
+      : rule(std::move(the_rule)), values(std::move(start)), states(rule->states() * values.size()) {}
 
   void update(const std::vector<float>& gradient) {
-    rule->apply({.values = values.data(), .slots = slots.data(), .width = values.size()}, gradient.data(),
+    rule->apply({.values = values.data(), .states = states.data(), .width = values.size()}, gradient.data(),
                 ++updates);
   }
 
   const RowRulePtr rule;
   std::vector<float> values;
-  std::vector<float> slots;
+  std::vector<float> states;
   int64_t updates = 0;
 };
 
@@ -83,7 +83,7 @@ TEST(RowRules, AdagradEqualsItsFormula) {
 }
 
 TEST(RowRules, AdamEqualsItsFormula) {
-  expect_formula(row_rule(adam({.lr = 0.01, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-3})),
+  expect_formula(row_rule(adam({.lr = 0.01, .betas = {0.8, 0.99}, .eps = 1e-3})),
                  [](RowElement& e, double update) {
                    e.s[0] = 0.8 * e.s[0] + 0.2 * e.g;
                    e.s[1] = 0.99 * e.s[1] + 0.01 * e.g * e.g;
@@ -139,7 +139,7 @@ void expect_dense(const UpdateRulePtr& dense) {
   const RowRulePtr rule = row_rule(dense);
   constexpr size_t kRows = 5;
   std::vector<float> parameter = random_values(kRows * kWidth, 2);
-  std::vector<std::vector<float>> slots(dense->slots(), std::vector<float>(parameter.size()));
+  std::vector<std::vector<float>> states(dense->states(), std::vector<float>(parameter.size()));
   std::vector<Row> rows;
   for (size_t r = 0; r < kRows; ++r) {
     const auto begin = parameter.begin() + static_cast<ptrdiff_t>(r * kWidth);
@@ -149,7 +149,7 @@ void expect_dense(const UpdateRulePtr& dense) {
     const auto gradient = random_values(parameter.size(), 200 + static_cast<uint64_t>(step));
     UpdateRange range = {
         .parameter = parameter.data(), .gradient = gradient.data(), .count = parameter.size()};
-    for (size_t i = 0; i < slots.size(); ++i) range.slots[i] = slots[i].data();
+    for (size_t i = 0; i < states.size(); ++i) range.states[i] = states[i].data();
     dense->apply(range, {.step = step, .lr = dense->lr()});
     for (size_t r = 0; r < kRows; ++r) {
       const auto begin = gradient.begin() + static_cast<ptrdiff_t>(r * kWidth);
@@ -166,7 +166,7 @@ TEST(RowRules, RowsThatAreInEveryBatchAreADenseParameter) {
   expect_dense(sgd({.lr = 0.1}));
   expect_dense(sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}));
   expect_dense(adagrad({.lr = 0.1, .initial_accumulator_value = 0.2}));
-  expect_dense(adam({.lr = 0.1, .beta2 = 0.9, .amsgrad = true}));
+  expect_dense(adam({.lr = 0.1, .betas = {0.9, 0.9}, .amsgrad = true}));
 }
 
 TEST(RowRules, AdamCountsEachRowsOwnUpdates) {
@@ -178,7 +178,7 @@ TEST(RowRules, AdamCountsEachRowsOwnUpdates) {
 TEST(RowRules, TextGivesTheSameRule) {
   for (const auto& rule : {row_rule(sgd({.lr = 0.1})),
                            row_rule(adagrad({.lr = 1.0 / 3, .initial_accumulator_value = 0.1, .eps = 1e-7})),
-                           row_rule(adam({.lr = 3e-4, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6})),
+                           row_rule(adam({.lr = 3e-4, .betas = {0.8, 0.99}, .eps = 1e-6})),
                            ftrl({.alpha = 0.2, .beta = 0.5, .l1 = 1e-3, .l2 = 2})}) {
     const auto again = parse_row_rule(rule->to_string());
     EXPECT_EQ(again->to_string(), rule->to_string());
@@ -211,4 +211,4 @@ TEST(RowRules, WhatMakesNoSenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

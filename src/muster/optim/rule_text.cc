@@ -11,11 +11,11 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 template <typename Visitor>
-void visit(SgdOptions& options, Visitor& visitor) {
+void visit(optim::SGDOptions& options, Visitor& visitor) {
   visitor("lr", options.lr);
   visitor("momentum", options.momentum);
   visitor("dampening", options.dampening);
@@ -24,18 +24,18 @@ void visit(SgdOptions& options, Visitor& visitor) {
 }
 
 template <typename Options, typename Visitor>
-requires std::same_as<Options, AdamOptions> || std::same_as<Options, AdamWOptions>
+requires std::same_as<Options, optim::AdamOptions> || std::same_as<Options, optim::AdamWOptions>
 void visit(Options& options, Visitor& visitor) {
   visitor("lr", options.lr);
-  visitor("beta1", options.beta1);
-  visitor("beta2", options.beta2);
+  visitor("beta1", options.betas[0]);
+  visitor("beta2", options.betas[1]);
   visitor("eps", options.eps);
   visitor("weight_decay", options.weight_decay);
   visitor("amsgrad", options.amsgrad);
 }
 
 template <typename Visitor>
-void visit(AdagradOptions& options, Visitor& visitor) {
+void visit(optim::AdagradOptions& options, Visitor& visitor) {
   visitor("lr", options.lr);
   visitor("lr_decay", options.lr_decay);
   visitor("weight_decay", options.weight_decay);
@@ -44,7 +44,7 @@ void visit(AdagradOptions& options, Visitor& visitor) {
 }
 
 template <typename Visitor>
-void visit(RmsPropOptions& options, Visitor& visitor) {
+void visit(optim::RMSpropOptions& options, Visitor& visitor) {
   visitor("lr", options.lr);
   visitor("alpha", options.alpha);
   visitor("eps", options.eps);
@@ -54,7 +54,7 @@ void visit(RmsPropOptions& options, Visitor& visitor) {
 }
 
 template <typename Visitor>
-void visit(LarsOptions& options, Visitor& visitor) {
+void visit(optim::LARSOptions& options, Visitor& visitor) {
   visitor("lr", options.lr);
   visitor("momentum", options.momentum);
   visitor("weight_decay", options.weight_decay);
@@ -64,10 +64,10 @@ void visit(LarsOptions& options, Visitor& visitor) {
 }
 
 template <typename Visitor>
-void visit(LambOptions& options, Visitor& visitor) {
+void visit(optim::LAMBOptions& options, Visitor& visitor) {
   visitor("lr", options.lr);
-  visitor("beta1", options.beta1);
-  visitor("beta2", options.beta2);
+  visitor("beta1", options.betas[0]);
+  visitor("beta2", options.betas[1]);
   visitor("eps", options.eps);
   visitor("weight_decay", options.weight_decay);
 }
@@ -119,38 +119,38 @@ Options read(const std::string& text) {
 
 }  // namespace
 
-std::string rule_text(const char* name, const SgdOptions& options) {
+std::string rule_text(const char* name, const optim::SGDOptions& options) {
   return write(name, options);
 }
-std::string rule_text(const char* name, const AdamOptions& options) {
+std::string rule_text(const char* name, const optim::AdamOptions& options) {
   return write(name, options);
 }
-std::string rule_text(const char* name, const AdagradOptions& options) {
+std::string rule_text(const char* name, const optim::AdagradOptions& options) {
   return write(name, options);
 }
-std::string rule_text(const char* name, const RmsPropOptions& options) {
+std::string rule_text(const char* name, const optim::RMSpropOptions& options) {
   return write(name, options);
 }
-std::string rule_text(const char* name, const LarsOptions& options) {
+std::string rule_text(const char* name, const optim::LARSOptions& options) {
   return write(name, options);
 }
-std::string rule_text(const char* name, const LambOptions& options) {
+std::string rule_text(const char* name, const optim::LAMBOptions& options) {
   return write(name, options);
 }
 
 UpdateRulePtr parse_rule(const std::string& text) {
   const std::string name = text.substr(0, text.find(' '));
-  if (name == "sgd") return sgd(read<SgdOptions>(text));
-  if (name == "adam") return adam(read<AdamOptions>(text));
-  if (name == "adamw") return adamw(read<AdamWOptions>(text));
-  if (name == "adagrad") return adagrad(read<AdagradOptions>(text));
-  if (name == "rmsprop") return rmsprop(read<RmsPropOptions>(text));
-  if (name == "lars") return lars(read<LarsOptions>(text));
-  if (name == "lamb") return lamb(read<LambOptions>(text));
+  if (name == "sgd") return sgd(read<optim::SGDOptions>(text));
+  if (name == "adam") return adam(read<optim::AdamOptions>(text));
+  if (name == "adamw") return adamw(read<optim::AdamWOptions>(text));
+  if (name == "adagrad") return adagrad(read<optim::AdagradOptions>(text));
+  if (name == "rmsprop") return rmsprop(read<optim::RMSpropOptions>(text));
+  if (name == "lars") return lars(read<optim::LARSOptions>(text));
+  if (name == "lamb") return lamb(read<optim::LAMBOptions>(text));
   raise<InvalidArgument>(
       "'{}' is not an update rule; expected sgd, adam, adamw, adagrad, rmsprop, lars or lamb, and its "
       "options",
       text);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

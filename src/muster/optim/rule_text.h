@@ -7,13 +7,14 @@
 
 #include "muster/optim/rules.h"
 
-namespace muster {
+namespace muster::detail {
 
-std::string rule_text(const char* name, const SgdOptions& options);
-std::string rule_text(const char* name, const AdamOptions& options);  ///< adamw's options have the same names
-std::string rule_text(const char* name, const AdagradOptions& options);
-std::string rule_text(const char* name, const RmsPropOptions& options);
-std::string rule_text(const char* name, const LarsOptions& options);
-std::string rule_text(const char* name, const LambOptions& options);
+std::string rule_text(const char* name, const optim::SGDOptions& options);
+std::string rule_text(const char* name,
+                      const optim::AdamOptions& options);  ///< adamw's options have the same names
+std::string rule_text(const char* name, const optim::AdagradOptions& options);
+std::string rule_text(const char* name, const optim::RMSpropOptions& options);
+std::string rule_text(const char* name, const optim::LARSOptions& options);
+std::string rule_text(const char* name, const optim::LAMBOptions& options);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/optim/rules.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using testing::HasSubstr;
@@ -27,15 +27,15 @@ std::vector<UpdateRulePtr> all_variants() {
       sgd({.momentum = 0.9, .nesterov = true}),
       adam(),
       adam({.lr = kOdd}),
-      adam({.beta1 = kOdd}),
-      adam({.beta2 = kOdd}),
+      adam({.betas = {kOdd, 0.999}}),
+      adam({.betas = {0.9, kOdd}}),
       adam({.eps = kOdd}),
       adam({.weight_decay = kOdd}),
       adam({.amsgrad = true}),
       adamw(),
       adamw({.lr = kOdd}),
-      adamw({.beta1 = kOdd}),
-      adamw({.beta2 = kOdd}),
+      adamw({.betas = {kOdd, 0.999}}),
+      adamw({.betas = {0.9, kOdd}}),
       adamw({.eps = kOdd}),
       adamw({.weight_decay = kOdd}),
       adamw({.amsgrad = true}),
@@ -61,8 +61,8 @@ std::vector<UpdateRulePtr> all_variants() {
       lars({.nesterov = true}),
       lamb(),
       lamb({.lr = kOdd}),
-      lamb({.beta1 = kOdd}),
-      lamb({.beta2 = kOdd}),
+      lamb({.betas = {kOdd, 0.999}}),
+      lamb({.betas = {0.9, kOdd}}),
       lamb({.eps = kOdd}),
       lamb({.weight_decay = kOdd}),
   };
@@ -83,7 +83,7 @@ TEST(RuleText, EveryOptionComesBack) {
     const UpdateRulePtr parsed = parse_rule(text);
     EXPECT_EQ(parsed->to_string(), text);
     EXPECT_STREQ(parsed->name(), rule->name());
-    EXPECT_EQ(parsed->slots(), rule->slots()) << text;
+    EXPECT_EQ(parsed->states(), rule->states()) << text;
     texts.insert(text);
     ++rules;
   }
@@ -103,7 +103,7 @@ TEST(RuleText, AParsedRuleGivesTheSameUpdate) {
       std::vector<float> memory = {0.5F, 0.25F, 0, 0, 0};
       const UpdateRange range = {.parameter = &memory[0],
                                  .gradient = &memory[1],
-                                 .slots = {&memory[2], &memory[3], &memory[4]},
+                                 .states = {&memory[2], &memory[3], &memory[4]},
                                  .count = 1};
       for (int step = 1; step <= 3; ++step) {
         const UpdateNow now = {.step = step, .lr = by.lr()};
@@ -144,4 +144,4 @@ TEST(RuleText, AnythingElseIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -3,10 +3,11 @@
 #include <cmath>
 
 #include "muster/base/error.h"
+#include "muster/optim/gradients.h"
 #include "muster/optim/rule_text.h"
 #include "muster/optim/update_kernels.h"
 
-namespace muster {
+namespace muster::detail {
 
 Norms UpdateRule::measure(const UpdateRange&, const UpdateNow&) const {
   return {};
@@ -39,10 +40,10 @@ class Rule : public UpdateRule {
  public:
   const char* name() const final { return name_; }
   double lr() const final { return lr_; }
-  size_t slots() const final { return slots_; }
+  size_t states() const final { return states_; }
 
  protected:
-  Rule(const char* name, double lr, size_t slots) : name_(name), lr_(lr), slots_(slots) {}
+  Rule(const char* name, double lr, size_t states) : name_(name), lr_(lr), states_(states) {}
 
   void check(const UpdateRange& range, const UpdateNow& now) const {
     if (range.dtype != DType::kFloat32 && range.dtype != DType::kFloat64) {
@@ -57,12 +58,12 @@ class Rule : public UpdateRule {
  private:
   const char* const name_;
   const double lr_;
-  const size_t slots_;
+  const size_t states_;
 };
 
 class Sgd final : public Rule {
  public:
-  explicit Sgd(const SgdOptions& options)
+  explicit Sgd(const optim::SGDOptions& options)
       : Rule("sgd", options.lr, options.momentum > 0 ? 1 : 0), options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
@@ -74,14 +75,14 @@ class Sgd final : public Rule {
                                          : options_.momentum > 0 ? Form::kMomentum
                                                                  : Form::kPlain,
                                  .gradient_scale = now.gradient_scale,
-                                 .weight_decay = options_.weight_decay,
+                                 .weight_decay = now.weight_decay.value_or(options_.weight_decay),
                                  .momentum = options_.momentum,
                                  .gain = now.step == 1 ? 1 : 1 - options_.dampening,
                                  .lr = now.lr});
   }
 
  private:
-  const SgdOptions options_;
+  const optim::SGDOptions options_;
 };
 
 double bias(double beta, int64_t step) {
@@ -91,32 +92,34 @@ double bias(double beta, int64_t step) {
 // Adam and AdamW: where the weight decay goes is the only difference.
 class Adam final : public Rule {
  public:
-  Adam(const char* name, const AdamOptions& options, bool decoupled)
+  Adam(const char* name, const optim::AdamOptions& options, bool decoupled)
       : Rule(name, options.lr, options.amsgrad ? 3 : 2), options_(options), decoupled_(decoupled) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
 
   void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
-    update_kernels().adam(range, {.amsgrad = options_.amsgrad,
-                                  .gradient_scale = now.gradient_scale,
-                                  .weight_decay = decoupled_ ? 0 : options_.weight_decay,
-                                  .shrink = decoupled_ ? 1 - now.lr * options_.weight_decay : 1,
-                                  .beta1 = options_.beta1,
-                                  .beta2 = options_.beta2,
-                                  .rate = now.lr / bias(options_.beta1, now.step),
-                                  .root = 1 / std::sqrt(bias(options_.beta2, now.step)),
-                                  .eps = options_.eps});
+    update_kernels().adam(
+        range, {.amsgrad = options_.amsgrad,
+                .gradient_scale = now.gradient_scale,
+                .weight_decay = decoupled_ ? 0 : now.weight_decay.value_or(options_.weight_decay),
+                .shrink = decoupled_ ? 1 - now.lr * now.weight_decay.value_or(options_.weight_decay) : 1,
+                .beta1 = options_.betas[0],
+                .beta2 = options_.betas[1],
+                .rate = now.lr / bias(options_.betas[0], now.step),
+                .root = 1 / std::sqrt(bias(options_.betas[1], now.step)),
+                .eps = options_.eps});
   }
 
  private:
-  const AdamOptions options_;
+  const optim::AdamOptions options_;
   const bool decoupled_;
 };
 
 class Adagrad final : public Rule {
  public:
-  explicit Adagrad(const AdagradOptions& options) : Rule("adagrad", options.lr, 1), options_(options) {}
+  explicit Adagrad(const optim::AdagradOptions& options)
+      : Rule("adagrad", options.lr, 1), options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
 
@@ -124,19 +127,19 @@ class Adagrad final : public Rule {
     check(range, now);
     update_kernels().adagrad(range,
                              {.gradient_scale = now.gradient_scale,
-                              .weight_decay = options_.weight_decay,
+                              .weight_decay = now.weight_decay.value_or(options_.weight_decay),
                               .start = now.step == 1 ? options_.initial_accumulator_value : 0,
                               .lr = now.lr / (1 + static_cast<double>(now.step - 1) * options_.lr_decay),
                               .eps = options_.eps});
   }
 
  private:
-  const AdagradOptions options_;
+  const optim::AdagradOptions options_;
 };
 
 class RmsProp final : public Rule {
  public:
-  explicit RmsProp(const RmsPropOptions& options)
+  explicit RmsProp(const optim::RMSpropOptions& options)
       : Rule("rmsprop", options.lr, 1 + (options.centered ? 1 : 0) + (options.momentum > 0 ? 1 : 0)),
         options_(options) {}
 
@@ -146,7 +149,7 @@ class RmsProp final : public Rule {
     check(range, now);
     update_kernels().rmsprop(range, {.centered = options_.centered,
                                      .gradient_scale = now.gradient_scale,
-                                     .weight_decay = options_.weight_decay,
+                                     .weight_decay = now.weight_decay.value_or(options_.weight_decay),
                                      .alpha = options_.alpha,
                                      .momentum = options_.momentum,
                                      .lr = now.lr,
@@ -154,12 +157,12 @@ class RmsProp final : public Rule {
   }
 
  private:
-  const RmsPropOptions options_;
+  const optim::RMSpropOptions options_;
 };
 
 class Lars final : public Rule {
  public:
-  explicit Lars(const LarsOptions& options)
+  explicit Lars(const optim::LARSOptions& options)
       : Rule("lars", options.lr, options.momentum > 0 ? 1 : 0), options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
@@ -176,8 +179,10 @@ class Lars final : public Rule {
 
   void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
     check(range, now);
-    const double rate = now.lr * (now.adapt ? ratio(norms) : 1);
-    SgdStep step = {.gradient_scale = now.gradient_scale, .weight_decay = options_.weight_decay, .lr = rate};
+    const double rate = now.lr * (now.adapt ? ratio(norms, now) : 1);
+    SgdStep step = {.gradient_scale = now.gradient_scale,
+                    .weight_decay = now.weight_decay.value_or(options_.weight_decay),
+                    .lr = rate};
     if (options_.momentum > 0) {
       step.form = options_.nesterov ? SgdStep::Form::kNesterov : SgdStep::Form::kMomentum;
       step.momentum = options_.momentum;
@@ -188,19 +193,20 @@ class Lars final : public Rule {
   }
 
  private:
-  double ratio(const Norms& norms) const {
+  double ratio(const Norms& norms, const UpdateNow& now) const {
     if (norms.parameter == 0 || norms.update == 0) return 1;
     const double parameter = std::sqrt(norms.parameter);
     return options_.trust * parameter /
-           (std::sqrt(norms.update) + options_.weight_decay * parameter + options_.eps);
+           (std::sqrt(norms.update) + now.weight_decay.value_or(options_.weight_decay) * parameter +
+            options_.eps);
   }
 
-  const LarsOptions options_;
+  const optim::LARSOptions options_;
 };
 
 class Lamb final : public Rule {
  public:
-  explicit Lamb(const LambOptions& options) : Rule("lamb", options.lr, 2), options_(options) {}
+  explicit Lamb(const optim::LAMBOptions& options) : Rule("lamb", options.lr, 2), options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
   bool measures() const override { return true; }
@@ -223,20 +229,37 @@ class Lamb final : public Rule {
  private:
   LambStep step_of(const UpdateNow& now) const {
     return {.gradient_scale = now.gradient_scale,
-            .beta1 = options_.beta1,
-            .beta2 = options_.beta2,
-            .correction = 1 / bias(options_.beta1, now.step),
-            .root = 1 / std::sqrt(bias(options_.beta2, now.step)),
+            .beta1 = options_.betas[0],
+            .beta2 = options_.betas[1],
+            .correction = 1 / bias(options_.betas[0], now.step),
+            .root = 1 / std::sqrt(bias(options_.betas[1], now.step)),
             .eps = options_.eps,
-            .weight_decay = options_.weight_decay};
+            .weight_decay = now.weight_decay.value_or(options_.weight_decay)};
   }
 
-  const LambOptions options_;
+  const optim::LAMBOptions options_;
+};
+
+class Average final : public Rule {
+ public:
+  Average() : Rule("average", 0, 0) {}
+
+  std::string to_string() const override { return name(); }
+
+  void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
+    check(range, now);
+    const WeightedSource source = {range.gradient, now.gradient_scale};
+    add_up(range.dtype, {&source, 1}, range.parameter, range.count);
+  }
 };
 
 }  // namespace
 
-UpdateRulePtr sgd(SgdOptions options) {
+UpdateRulePtr average() {
+  return std::make_shared<Average>();
+}
+
+UpdateRulePtr sgd(optim::SGDOptions options) {
   require_not_negative("sgd.lr", options.lr);
   require_fraction("sgd.momentum", options.momentum);
   require(options.dampening >= 0 && options.dampening <= 1, "sgd.dampening", options.dampening,
@@ -246,32 +269,31 @@ UpdateRulePtr sgd(SgdOptions options) {
   return std::make_shared<Sgd>(options);
 }
 
-UpdateRulePtr adam(AdamOptions options) {
+UpdateRulePtr adam(optim::AdamOptions options) {
   require_not_negative("adam.lr", options.lr);
-  require_fraction("adam.beta1", options.beta1);
-  require_fraction("adam.beta2", options.beta2);
+  require_fraction("adam.betas[0]", options.betas[0]);
+  require_fraction("adam.betas[1]", options.betas[1]);
   require_not_negative("adam.eps", options.eps);
   require_not_negative("adam.weight_decay", options.weight_decay);
   return std::make_shared<Adam>("adam", options, false);
 }
 
-UpdateRulePtr adamw(AdamWOptions options) {
+UpdateRulePtr adamw(optim::AdamWOptions options) {
   require_not_negative("adamw.lr", options.lr);
-  require_fraction("adamw.beta1", options.beta1);
-  require_fraction("adamw.beta2", options.beta2);
+  require_fraction("adamw.betas[0]", options.betas[0]);
+  require_fraction("adamw.betas[1]", options.betas[1]);
   require_not_negative("adamw.eps", options.eps);
   require_not_negative("adamw.weight_decay", options.weight_decay);
   return std::make_shared<Adam>("adamw",
-                                AdamOptions{.lr = options.lr,
-                                            .beta1 = options.beta1,
-                                            .beta2 = options.beta2,
-                                            .eps = options.eps,
-                                            .weight_decay = options.weight_decay,
-                                            .amsgrad = options.amsgrad},
+                                optim::AdamOptions{.lr = options.lr,
+                                                   .betas = options.betas,
+                                                   .eps = options.eps,
+                                                   .weight_decay = options.weight_decay,
+                                                   .amsgrad = options.amsgrad},
                                 true);
 }
 
-UpdateRulePtr adagrad(AdagradOptions options) {
+UpdateRulePtr adagrad(optim::AdagradOptions options) {
   require_not_negative("adagrad.lr", options.lr);
   require_not_negative("adagrad.lr_decay", options.lr_decay);
   require_not_negative("adagrad.weight_decay", options.weight_decay);
@@ -280,7 +302,7 @@ UpdateRulePtr adagrad(AdagradOptions options) {
   return std::make_shared<Adagrad>(options);
 }
 
-UpdateRulePtr rmsprop(RmsPropOptions options) {
+UpdateRulePtr rmsprop(optim::RMSpropOptions options) {
   require_not_negative("rmsprop.lr", options.lr);
   require_fraction("rmsprop.alpha", options.alpha);
   require_not_negative("rmsprop.eps", options.eps);
@@ -289,7 +311,7 @@ UpdateRulePtr rmsprop(RmsPropOptions options) {
   return std::make_shared<RmsProp>(options);
 }
 
-UpdateRulePtr lars(LarsOptions options) {
+UpdateRulePtr lars(optim::LARSOptions options) {
   require_not_negative("lars.lr", options.lr);
   require_fraction("lars.momentum", options.momentum);
   require_not_negative("lars.weight_decay", options.weight_decay);
@@ -300,13 +322,13 @@ UpdateRulePtr lars(LarsOptions options) {
   return std::make_shared<Lars>(options);
 }
 
-UpdateRulePtr lamb(LambOptions options) {
+UpdateRulePtr lamb(optim::LAMBOptions options) {
   require_not_negative("lamb.lr", options.lr);
-  require_fraction("lamb.beta1", options.beta1);
-  require_fraction("lamb.beta2", options.beta2);
+  require_fraction("lamb.betas[0]", options.betas[0]);
+  require_fraction("lamb.betas[1]", options.betas[1]);
   require_not_negative("lamb.eps", options.eps);
   require_not_negative("lamb.weight_decay", options.weight_decay);
   return std::make_shared<Lamb>(options);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -15,7 +15,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using testing::AllOf;
@@ -26,12 +26,12 @@ constexpr int kSteps = 100;
 template <typename T>
 constexpr DType kDTypeOf = std::is_same_v<T, double> ? DType::kFloat64 : DType::kFloat32;
 
-// A parameter with its slots, updated by a rule as a caller would do it.
+// A parameter with its states, updated by a rule as a caller would do it.
 template <typename T>
 struct Subject {
   Subject(UpdateRulePtr the_rule, std::vector<T> start)
       : rule(std::move(the_rule)), parameter(std::move(start)) {
-    slots.resize(rule->slots(), std::vector<T>(parameter.size()));
+    states.resize(rule->states(), std::vector<T>(parameter.size()));
   }
 
   UpdateRange range(const std::vector<T>& gradient, size_t from, size_t to) {
@@ -39,7 +39,7 @@ struct Subject {
                           .parameter = parameter.data() + from,
                           .gradient = gradient.data() + from,
                           .count = to - from};
-    for (size_t i = 0; i < slots.size(); ++i) result.slots[i] = slots[i].data() + from;
+    for (size_t i = 0; i < states.size(); ++i) result.states[i] = states[i].data() + from;
     return result;
   }
 
@@ -53,7 +53,7 @@ struct Subject {
 
   const UpdateRulePtr rule;
   std::vector<T> parameter;
-  std::vector<std::vector<T>> slots;
+  std::vector<std::vector<T>> states;
 };
 
 template <typename T>
@@ -65,7 +65,7 @@ std::vector<T> random_values(size_t count, uint64_t seed) {
   return values;
 }
 
-// What a rule must do to one element, in double: p changes with g, and s are the slots. The norms are those
+// What a rule must do to one element, in double: p changes with g, and s are the states. The norms are those
 // of the whole parameter, for LARS.
 struct Element {
   double p, g;
@@ -130,7 +130,7 @@ double adam_direction(const Element& e, double second, double step) {
 }
 
 TEST(Rules, AdamEqualsItsFormulaOver100Steps) {
-  expect_formula(adam({.lr = 0.01, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1}),
+  expect_formula(adam({.lr = 0.01, .betas = {0.9, 0.99}, .eps = 1e-3, .weight_decay = 0.1}),
                  [](Element& e, double step) {
                    adam_moments(e, e.g + 0.1 * e.p);
                    e.p -= 0.01 * adam_direction(e, e.s[1], step);
@@ -138,7 +138,7 @@ TEST(Rules, AdamEqualsItsFormulaOver100Steps) {
 }
 
 TEST(Rules, AmsgradDividesByTheLargestMeanSoFar) {
-  expect_formula(adam({.lr = 0.01, .beta2 = 0.99, .eps = 1e-3, .amsgrad = true}),
+  expect_formula(adam({.lr = 0.01, .betas = {0.9, 0.99}, .eps = 1e-3, .amsgrad = true}),
                  [](Element& e, double step) {
                    adam_moments(e, e.g);
                    e.s[2] = std::max(e.s[2], e.s[1]);
@@ -147,7 +147,7 @@ TEST(Rules, AmsgradDividesByTheLargestMeanSoFar) {
 }
 
 TEST(Rules, AdamWEqualsItsFormulaOver100Steps) {
-  expect_formula(adamw({.lr = 0.01, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1}),
+  expect_formula(adamw({.lr = 0.01, .betas = {0.9, 0.99}, .eps = 1e-3, .weight_decay = 0.1}),
                  [](Element& e, double step) {
                    e.p *= 1 - 0.01 * 0.1;
                    adam_moments(e, e.g);
@@ -237,7 +237,7 @@ TEST(Rules, LarsEqualsItsFormulaOver100Steps) {
 
 TEST(Rules, LambEqualsItsFormulaOver100Steps) {
   for (const bool adapt : {true, false}) {
-    expect_whole(lamb({.lr = 0.01, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.05}), adapt,
+    expect_whole(lamb({.lr = 0.01, .betas = {0.9, 0.99}, .eps = 1e-3, .weight_decay = 0.05}), adapt,
                  [&](std::vector<Element>& elements, double step) {
                    const auto direction = [&](const Element& e) {
                      return adam_direction(e, e.s[1], step) + 0.05 * e.p;
@@ -298,7 +298,7 @@ void expect_same_when_cut(const UpdateRulePtr& rule) {
     }
   }
   EXPECT_EQ(whole.parameter, cut.parameter) << rule->name();
-  EXPECT_EQ(whole.slots, cut.slots) << rule->name();
+  EXPECT_EQ(whole.states, cut.states) << rule->name();
 }
 
 TEST(Rules, CutRangesGiveTheSameBits) {
@@ -315,11 +315,11 @@ TEST(Rules, AnEmptyRangeIsFine) {
 TEST(Rules, TellTheirNameRateAndSlots) {
   EXPECT_STREQ(adamw()->name(), "adamw");
   EXPECT_EQ(adam({.lr = 0.25})->lr(), 0.25);
-  EXPECT_EQ(sgd()->slots(), 0);
-  EXPECT_EQ(sgd({.momentum = 0.5})->slots(), 1);
-  EXPECT_EQ(adam()->slots(), 2);
-  EXPECT_EQ(adam({.amsgrad = true})->slots(), 3);
-  EXPECT_EQ(rmsprop({.momentum = 0.5, .centered = true})->slots(), 3);
+  EXPECT_EQ(sgd()->states(), 0);
+  EXPECT_EQ(sgd({.momentum = 0.5})->states(), 1);
+  EXPECT_EQ(adam()->states(), 2);
+  EXPECT_EQ(adam({.amsgrad = true})->states(), 3);
+  EXPECT_EQ(rmsprop({.momentum = 0.5, .centered = true})->states(), 3);
   EXPECT_FALSE(adam()->measures());
   EXPECT_TRUE(lamb()->measures());
 }
@@ -343,8 +343,8 @@ TEST(Rules, InvalidOptionsAreNamedWithTheirValue) {
   expect_refused([] { sgd({.nesterov = true}); }, "sgd.nesterov", "momentum = 0");
   expect_refused([] { sgd({.momentum = 0.9, .dampening = 0.5, .nesterov = true}); }, "sgd.nesterov",
                  "dampening = 0.5");
-  expect_refused([] { adam({.beta1 = 1}); }, "adam.beta1", "1");
-  expect_refused([] { adamw({.beta2 = -1}); }, "adamw.beta2", "-1");
+  expect_refused([] { adam({.betas = {1, 0.999}}); }, "adam.betas[0]", "1");
+  expect_refused([] { adamw({.betas = {0.9, -1}}); }, "adamw.betas[1]", "-1");
   expect_refused([] { adam({.eps = -1}); }, "adam.eps", "-1");
   expect_refused([] { adagrad({.initial_accumulator_value = -2}); }, "adagrad.initial_accumulator_value",
                  "-2");
@@ -361,4 +361,4 @@ TEST(Rules, OtherTypesAndStepZeroAreRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

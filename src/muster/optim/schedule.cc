@@ -1,4 +1,4 @@
-#include "muster/optim/schedule.h"
+#include "muster/schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,10 +8,16 @@
 #include "muster/base/error.h"
 
 namespace muster {
+
+using namespace detail;
+
 namespace {
 
-void require_steps(const char* option, int64_t steps) {
-  if (steps < 1) raise<InvalidArgument>("{} = {}; expected at least 1 step", option, steps);
+Span checked(const char* what, Span span) {
+  const double samples = span.in_samples({.samples_per_epoch = 1});
+  if (!(samples > 0) || !std::isfinite(samples))
+    raise<InvalidArgument>("{} is {}; expected epochs or samples above 0", what, samples);
+  return span;
 }
 
 void require_factor(const char* option, double factor) {
@@ -24,71 +30,104 @@ void require_floor(const char* option, double floor) {
   if (!(floor >= 0 && floor <= 1)) raise<InvalidArgument>("{} = {}; expected 0 to 1", option, floor);
 }
 
-double part(int64_t step, int64_t steps) {
-  return std::min(1.0, static_cast<double>(step) / static_cast<double>(steps));
+// How many spans have passed.
+double passed(const Position& now, const Span& span) {
+  return static_cast<double>(now.samples) / span.in_samples(now);
 }
 
 }  // namespace
 
+double Position::epochs() const {
+  if (samples_per_epoch < 1)
+    throw InvalidArgument(
+        "epochs can't be counted: say how many samples an epoch has, of all workers together, "
+        "in TrainerOptions::samples_per_epoch");
+  return static_cast<double>(samples) / static_cast<double>(samples_per_epoch);
+}
+
+double Span::in_samples(const Position& now) const {
+  if (!in_epochs_) return count_;
+  if (now.samples_per_epoch < 1) (void)now.epochs();  // throws
+  return count_ * static_cast<double>(now.samples_per_epoch);
+}
+
+Span epochs(double count) {
+  Span span;
+  span.count_ = count;
+  span.in_epochs_ = true;
+  return span;
+}
+
+Span samples(int64_t count) {
+  Span span;
+  span.count_ = static_cast<double>(count);
+  return span;
+}
+
 Schedule constant_rate() {
-  return [](int64_t) { return 1.0; };
+  return [](const Position&) { return 1.0; };
 }
 
-Schedule step_decay(StepDecay decay) {
-  require_steps("step_decay.every", decay.every);
-  require_factor("step_decay.factor", decay.factor);
-  return [decay](int64_t step) { return std::pow(decay.factor, static_cast<double>(step / decay.every)); };
+Schedule step_decay(Span every, double factor) {
+  checked("the span of step_decay", every);
+  require_factor("step_decay's factor", factor);
+  return [=](const Position& now) { return std::pow(factor, std::floor(passed(now, every))); };
 }
 
-Schedule multi_step(MultiStepDecay decay) {
-  require_factor("multi_step.factor", decay.factor);
-  for (size_t i = 0; i < decay.at.size(); ++i) {
-    if (decay.at[i] < 0 || (i > 0 && decay.at[i] <= decay.at[i - 1])) {
-      raise<InvalidArgument>("multi_step.at[{}] = {}; expected steps from 0 on, each above the one before", i,
-                             decay.at[i]);
+Schedule multi_step(std::vector<Span> at, double factor) {
+  require_factor("multi_step's factor", factor);
+  for (const Span& span : at) checked("a point of multi_step", span);
+  return [at = std::move(at), factor](const Position& now) {
+    double before = 0;
+    double result = 1;
+    for (const Span& span : at) {
+      const double point = span.in_samples(now);
+      if (point <= before)
+        raise<InvalidArgument>("the points of multi_step do not ascend: {} samples come after {}", point,
+                               before);
+      before = point;
+      if (static_cast<double>(now.samples) >= point) result *= factor;
     }
+    return result;
+  };
+}
+
+Schedule exponential_decay(Span every, double factor) {
+  checked("the span of exponential_decay", every);
+  require_factor("exponential_decay's factor", factor);
+  return [=](const Position& now) { return std::pow(factor, passed(now, every)); };
+}
+
+Schedule cosine_decay(Span length, DecayOptions options) {
+  checked("the length of cosine_decay", length);
+  require_floor("cosine_decay's floor", options.floor);
+  return [=](const Position& now) {
+    const double wave = (1 + std::cos(std::numbers::pi * std::min(1.0, passed(now, length)))) / 2;
+    return options.floor + (1 - options.floor) * wave;
+  };
+}
+
+Schedule linear_decay(Span length, DecayOptions options) {
+  checked("the length of linear_decay", length);
+  require_floor("linear_decay's floor", options.floor);
+  if (!(options.power > 0 && std::isfinite(options.power))) {
+    raise<InvalidArgument>("linear_decay's power = {}; expected a finite number above 0", options.power);
   }
-  return [decay = std::move(decay)](int64_t step) {
-    const auto passed = std::upper_bound(decay.at.begin(), decay.at.end(), step) - decay.at.begin();
-    return std::pow(decay.factor, static_cast<double>(passed));
+  return [=](const Position& now) {
+    const double left = 1 - std::min(1.0, passed(now, length));
+    return options.floor + (1 - options.floor) * std::pow(left, options.power);
   };
 }
 
-Schedule exponential_decay(ExponentialDecay decay) {
-  require_factor("exponential_decay.factor", decay.factor);
-  require_steps("exponential_decay.every", decay.every);
-  return [decay](int64_t step) {
-    return std::pow(decay.factor, static_cast<double>(step) / static_cast<double>(decay.every));
-  };
-}
-
-Schedule cosine_decay(CosineDecay decay) {
-  require_steps("cosine_decay.steps", decay.steps);
-  require_floor("cosine_decay.floor", decay.floor);
-  return [decay](int64_t step) {
-    const double wave = (1 + std::cos(std::numbers::pi * part(step, decay.steps))) / 2;
-    return decay.floor + (1 - decay.floor) * wave;
-  };
-}
-
-Schedule linear_decay(LinearDecay decay) {
-  require_steps("linear_decay.steps", decay.steps);
-  require_floor("linear_decay.floor", decay.floor);
-  if (!(decay.power > 0 && std::isfinite(decay.power))) {
-    raise<InvalidArgument>("linear_decay.power = {}; expected a finite number above 0", decay.power);
-  }
-  return [decay](int64_t step) {
-    return decay.floor + (1 - decay.floor) * std::pow(1 - part(step, decay.steps), decay.power);
-  };
-}
-
-Schedule warmup(int64_t steps, Schedule after, double from) {
-  if (steps < 0) raise<InvalidArgument>("warmup of {} steps; expected 0 or more", steps);
+Schedule warmup(Span length, Schedule after, double from) {
+  checked("the length of warmup", length);
   if (!after) raise<InvalidArgument>("warmup needs a schedule to follow it; constant_rate() is the simplest");
   require_floor("warmup's first factor", from);
-  return [steps, after = std::move(after), from](int64_t step) {
-    if (step >= steps) return after(step - steps);
-    return from + (after(0) - from) * part(step, steps);
+  return [length, after = std::move(after), from](const Position& now) {
+    Position then = now;
+    then.samples = std::max<int64_t>(0, now.samples - std::llround(length.in_samples(now)));
+    const double share = std::min(1.0, passed(now, length));
+    return share < 1 ? from + (after(then) - from) * share : after(then);
   };
 }
 

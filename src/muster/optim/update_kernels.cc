@@ -1,6 +1,6 @@
 #include "muster/optim/update_kernels.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const UpdateKernels kPortableUpdateKernels;
 #if defined(__x86_64__)
@@ -22,4 +22,4 @@ const UpdateKernels& update_kernels() {
   return best;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -14,12 +14,12 @@
 #include "muster/optim/gradients.h"
 #include "muster/optim/update_rule.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// d = gradient_scale * gradient + weight_decay * parameter; then, by the form:
 ///   plain      parameter -= lr * d
-///   momentum   slot = momentum * slot + gain * d; parameter -= lr * slot
-///   Nesterov   slot likewise; parameter -= lr * (ahead * d + momentum * slot)
+///   momentum   state = momentum * state + gain * d; parameter -= lr * state
+///   Nesterov   state likewise; parameter -= lr * (ahead * d + momentum * state)
 struct SgdStep {
   enum class Form { kPlain, kMomentum, kNesterov };
 
@@ -33,7 +33,7 @@ struct SgdStep {
 };
 
 /// d as above; moments m and v of d and d * d; parameter = shrink * parameter - rate * m / (root * sqrt(v) +
-/// eps). AMSGrad takes the largest v so far, in the third slot.
+/// eps). AMSGrad takes the largest v so far, in the third state.
 struct AdamStep {
   bool amsgrad = false;
   double gradient_scale = 1;
@@ -46,7 +46,7 @@ struct AdamStep {
   double eps = 0;
 };
 
-/// d as above; slot = slot + start + d * d; parameter -= lr * d / (sqrt(slot) + eps).
+/// d as above; state = state + start + d * d; parameter -= lr * d / (sqrt(state) + eps).
 struct AdagradStep {
   double gradient_scale = 1;
   double weight_decay = 0;
@@ -55,7 +55,7 @@ struct AdagradStep {
   double eps = 0;
 };
 
-/// Slots: the mean square, then the mean if centered, then the momentum if there is one.
+/// States: the mean square, then the mean if centered, then the momentum if there is one.
 struct RmsPropStep {
   bool centered = false;
   double gradient_scale = 1;
@@ -100,4 +100,4 @@ const UpdateKernels& update_kernels();
 /// A particular one; nullptr when this machine or this build does not have it.
 const UpdateKernels* update_kernels_of(KernelSet set);
 
-}  // namespace muster
+}  // namespace muster::detail

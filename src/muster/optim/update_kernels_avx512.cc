@@ -1,8 +1,8 @@
 #include "muster/optim/update_kernels_impl.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const UpdateKernels kAvx512UpdateKernels;
 const UpdateKernels kAvx512UpdateKernels = make_kernels("AVX-512");
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -8,7 +8,7 @@
 #include "muster/optim/gradient_kernels_impl.h"
 #include "muster/optim/update_kernels.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 float root_of(float value) {
@@ -38,13 +38,13 @@ struct Arrays {
   explicit Arrays(const UpdateRange& range)
       : parameter(static_cast<T*>(range.parameter)),
         gradient(static_cast<const T*>(range.gradient)),
-        slots{static_cast<T*>(range.slots[0]), static_cast<T*>(range.slots[1]),
-              static_cast<T*>(range.slots[2])},
+        states{static_cast<T*>(range.states[0]), static_cast<T*>(range.states[1]),
+               static_cast<T*>(range.states[2])},
         count(range.count) {}
 
   T* parameter;
   const T* gradient;
-  T* slots[kMostSlots];
+  T* states[kMostStates];
   size_t count;
 };
 
@@ -70,7 +70,7 @@ struct Direction {
 
 template <typename T, bool kDecay>
 void sgd_plain(const Arrays<T>& arrays, const SgdStep& step) {
-  const auto [parameter, gradient, slots, count] = arrays;
+  const auto [parameter, gradient, states, count] = arrays;
   const Direction<T, kDecay> direction(step);
   const auto lr = static_cast<T>(step.lr);
 #pragma GCC ivdep
@@ -81,8 +81,8 @@ void sgd_plain(const Arrays<T>& arrays, const SgdStep& step) {
 
 template <typename T, bool kDecay, bool kNesterov>
 void sgd_momentum(const Arrays<T>& arrays, const SgdStep& step) {
-  const auto [parameter, gradient, slots, count] = arrays;
-  T* const velocity = slots[0];
+  const auto [parameter, gradient, states, count] = arrays;
+  T* const velocity = states[0];
   const Direction<T, kDecay> direction(step);
   const auto momentum = static_cast<T>(step.momentum);
   const auto gain = static_cast<T>(step.gain);
@@ -103,10 +103,10 @@ void sgd_momentum(const Arrays<T>& arrays, const SgdStep& step) {
 
 template <typename T, bool kDecay, bool kAmsgrad>
 void adam_as(const Arrays<T>& arrays, const AdamStep& step) {
-  const auto [parameter, gradient, slots, count] = arrays;
-  T* const first = slots[0];
-  T* const second = slots[1];
-  T* const largest = slots[2];
+  const auto [parameter, gradient, states, count] = arrays;
+  T* const first = states[0];
+  T* const second = states[1];
+  T* const largest = states[2];
   const Direction<T, kDecay> direction(step);
   const auto beta1 = static_cast<T>(step.beta1);
   const auto beta2 = static_cast<T>(step.beta2);
@@ -134,8 +134,8 @@ void adam_as(const Arrays<T>& arrays, const AdamStep& step) {
 
 template <typename T, bool kDecay>
 void adagrad_as(const Arrays<T>& arrays, const AdagradStep& step) {
-  const auto [parameter, gradient, slots, count] = arrays;
-  T* const sum = slots[0];
+  const auto [parameter, gradient, states, count] = arrays;
+  T* const sum = states[0];
   const Direction<T, kDecay> direction(step);
   const auto start = static_cast<T>(step.start);
   const auto lr = static_cast<T>(step.lr);
@@ -151,10 +151,10 @@ void adagrad_as(const Arrays<T>& arrays, const AdagradStep& step) {
 
 template <typename T, bool kDecay, bool kCentered, bool kMomentum>
 void rmsprop_as(const Arrays<T>& arrays, const RmsPropStep& step) {
-  const auto [parameter, gradient, slots, count] = arrays;
-  T* const mean_square = slots[0];
-  T* const mean = slots[1];
-  T* const velocity = slots[kCentered ? 2 : 1];
+  const auto [parameter, gradient, states, count] = arrays;
+  T* const mean_square = states[0];
+  T* const mean = states[1];
+  T* const velocity = states[kCentered ? 2 : 1];
   const Direction<T, kDecay> direction(step);
   const auto alpha = static_cast<T>(step.alpha);
   const auto gain = static_cast<T>(1 - step.alpha);
@@ -183,7 +183,7 @@ void rmsprop_as(const Arrays<T>& arrays, const RmsPropStep& step) {
   }
 }
 
-// LAMB's step before its trust ratio: of the moments that the slots have, or of those that follow.
+// LAMB's step before its trust ratio: of the moments that the states have, or of those that follow.
 template <typename T, bool kAdvance>
 struct LambUpdate {
   explicit LambUpdate(const LambStep& step)
@@ -198,14 +198,14 @@ struct LambUpdate {
         decay(static_cast<T>(step.weight_decay)) {}
 
   T of(const Arrays<T>& arrays, size_t i) const {
-    T m = arrays.slots[0][i];
-    T v = arrays.slots[1][i];
+    T m = arrays.states[0][i];
+    T v = arrays.states[1][i];
     if constexpr (kAdvance) {
       const T d = scale * arrays.gradient[i];
       m = beta1 * m + gain1 * d;
       v = beta2 * v + gain2 * (d * d);
-      arrays.slots[0][i] = m;
-      arrays.slots[1][i] = v;
+      arrays.states[0][i] = m;
+      arrays.states[1][i] = v;
     }
     return correction * m / (root * root_of(v) + eps) + decay * arrays.parameter[i];
   }
@@ -321,4 +321,4 @@ constexpr UpdateKernels make_kernels(const char* name) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,8 +1,8 @@
 #include "muster/optim/update_kernels_impl.h"
 
-namespace muster {
+namespace muster::detail {
 
 extern const UpdateKernels kPortableUpdateKernels;
 const UpdateKernels kPortableUpdateKernels = make_kernels("portable");
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Five arrays and the numbers that a kernel returned: all that it can change.
@@ -48,7 +48,7 @@ UpdateRange range_of(DType dtype, Memory& memory, size_t count) {
   return {.dtype = dtype,
           .parameter = arrays[0].data(),
           .gradient = arrays[1].data(),
-          .slots = {arrays[2].data(), arrays[3].data(), arrays[4].data()},
+          .states = {arrays[2].data(), arrays[3].data(), arrays[4].data()},
           .count = count};
 }
 
@@ -67,9 +67,9 @@ void run_rules(const UpdateKernels& kernels, const UpdateRange& range, double de
   kernels.adagrad(range,
                   {.gradient_scale = 0.3, .weight_decay = decay, .start = 9, .lr = 0.01, .eps = 1e-10});
   memory.results.push_back(kernels.sum_of_squares(range.dtype, range.parameter, range.count));
-  // Each of these wants its own slots to be positive: the second moments.
+  // Each of these wants its own states to be positive: the second moments.
   UpdateRange other = range;
-  std::swap(other.slots[0], other.slots[1]);
+  std::swap(other.states[0], other.states[1]);
   kernels.rmsprop(other, {.centered = flag,
                           .gradient_scale = 0.3,
                           .weight_decay = decay,
@@ -160,4 +160,4 @@ TEST(UpdateKernels, TheBestSetIsOneOfThem) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

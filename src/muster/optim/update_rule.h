@@ -2,10 +2,10 @@
 
 // How a parameter changes with its gradient: one rule for all parameters of a model, as a single pass over
 // ranges of flat memory. A rule has no state of its own: what it remembers of a parameter (momentum, second
-// moments) lies in slots of the same size as the parameter, which the caller keeps, zeroed at first.
+// moments) lies in states of the same size as the parameter, which the caller keeps, zeroed at first.
 //
 //   auto rule = sgd({.lr = 0.05, .momentum = 0.9});                      // rules.h
-//   rule->apply({.parameter = w, .gradient = g, .slots = {m}, .count = n}, {.step = 1, .lr = rule->lr()});
+//   rule->apply({.parameter = w, .gradient = g, .states = {m}, .count = n}, {.step = 1, .lr = rule->lr()});
 //
 // Ranges may be cut anywhere and updated in any order, by any thread or process: the bits are the same.
 // A rule whose step depends on norms of the whole parameter (LARS, LAMB) is applied in two passes: measure()
@@ -18,22 +18,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "muster/base/dtype.h"
 
-namespace muster {
+namespace muster::detail {
 
-/// The most slots that any rule has.
-constexpr size_t kMostSlots = 3;
+/// The most states that any rule has.
+constexpr size_t kMostStates = 3;
 
 /// A piece of one parameter. Nothing overlaps.
 struct UpdateRange {
   DType dtype = DType::kFloat32;  ///< of all three: float32 or float64
   void* parameter = nullptr;
   const void* gradient = nullptr;
-  std::array<void*, kMostSlots> slots = {};
+  std::array<void*, kMostStates> states = {};
   size_t count = 0;
+};
+
+/// What a group of parameters has otherwise than the rest of the model.
+struct GroupRates {
+  double lr_factor = 1;                ///< on the learning rate
+  std::optional<double> weight_decay;  ///< instead of the rule's own
+
+  bool operator==(const GroupRates&) const = default;
 };
 
 /// What holds for one update of one parameter.
@@ -42,6 +51,7 @@ struct UpdateNow {
   double lr = 0;              ///< the learning rate, after schedules
   double gradient_scale = 1;  ///< the gradient is multiplied by it first: averages, clipping, loss scales
   bool adapt = true;          ///< LARS and LAMB only: false for biases and norms, which keep the plain rate
+  std::optional<double> weight_decay;  ///< instead of the rule's own
 };
 
 /// Sums of squares over a parameter, for the rules that measure.
@@ -66,11 +76,11 @@ class UpdateRule {
   /// same rule in another process.
   virtual std::string to_string() const = 0;
 
-  virtual double lr() const = 0;     ///< the learning rate that it was made with
-  virtual size_t slots() const = 0;  ///< how many it needs
+  virtual double lr() const = 0;      ///< the learning rate that it was made with
+  virtual size_t states() const = 0;  ///< how many it needs
   virtual bool measures() const { return false; }
 
-  /// The first pass of a rule that measures; it may change the slots, never the parameter.
+  /// The first pass of a rule that measures; it may change the states, never the parameter.
   virtual Norms measure(const UpdateRange& range, const UpdateNow& now) const;
 
   /// The update. `norms` are those of the whole parameter.
@@ -79,4 +89,4 @@ class UpdateRule {
 
 using UpdateRulePtr = std::shared_ptr<const UpdateRule>;  // shared: rules are values that nobody changes
 
-}  // namespace muster
+}  // namespace muster::detail

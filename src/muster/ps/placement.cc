@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kAlign = 16;  // floats: 64 bytes
@@ -62,7 +62,7 @@ std::vector<size_t> balanced(const std::vector<size_t>& counts, size_t servers) 
   return server_of;
 }
 
-// The places in the row of all variables where a server ends and the next one begins: as many as servers.
+// Where, in the row of all variables, a server ends and the next one begins: as many as servers.
 std::vector<size_t> cuts_of(const std::vector<size_t>& counts, size_t servers) {
   const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
   const size_t unit = total / servers >= kLarge ? kAlign : 1;
@@ -181,4 +181,4 @@ std::string Placement::to_string() const {
   return text;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

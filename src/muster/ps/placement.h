@@ -10,19 +10,22 @@
 //   Placement placement(variables, 2, PlacementKind::kSliced);
 //   for (const Slice& slice : placement.slices(/*server=*/1)) ...
 //
-// A server keeps its slices in one flat block of floats, each at its `offset`, aligned to 64 bytes.
+// A server keeps its slices in one flat array of floats, each at its `offset`, aligned to 64 bytes.
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace muster {
+#include "muster/optim/update_rule.h"
+
+namespace muster::detail {
 
 /// A named tensor of float32 that servers hold.
 struct Variable {
   std::string name;
   std::vector<int64_t> shape;
+  GroupRates group;
 
   size_t count() const;           ///< elements
   std::string to_string() const;  ///< "fc1.weight [128, 512]"
@@ -35,7 +38,7 @@ enum class PlacementKind { kRoundRobin, kBalanced, kSliced };
 PlacementKind parse_placement(const std::string& text);
 const char* to_string(PlacementKind kind);
 
-/// A piece of one variable on one server, in elements.
+/// A part of one variable on one server, in elements.
 struct Slice {
   size_t variable = 0;
   size_t begin = 0;  ///< in the variable
@@ -75,4 +78,4 @@ class Placement {
   std::vector<std::vector<Slice>> slices_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using testing::ElementsAre;
@@ -180,4 +180,4 @@ TEST(Variable, CountsItsElements) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

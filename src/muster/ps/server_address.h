@@ -6,11 +6,11 @@
 
 #include "muster/net/address.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct ServerAddress {
   Address address;
   std::string local_name;  ///< of its endpoint, where it is on this host; else empty
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -4,7 +4,7 @@
 
 #include "muster/base/align.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kChunk = size_t{32} * 1024;  // elements
@@ -38,4 +38,4 @@ size_t StoreView::bytes(const Placement& placement, int server) {
   return head_bytes(cut(placement.slices(server)).size()) + placement.extent(server) * sizeof(float);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

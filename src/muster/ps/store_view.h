@@ -18,14 +18,14 @@
 #include <optional>
 #include <vector>
 
-#include "muster/ps/desk.h"
 #include "muster/ps/placement.h"
+#include "muster/ps/session_slot.h"
 
-namespace muster {
+namespace muster::detail {
 
 class StoreView {
  public:
-  /// What one thread updates, and one reader copies, at a time: a piece of a slice.
+  /// What one thread updates, and one reader copies, at a time: a range of a slice.
   struct Chunk {
     size_t slice = 0;  ///< which of the server's
     size_t begin = 0;  ///< in the slice
@@ -48,9 +48,9 @@ class StoreView {
 
   /// Who reads, and how it waits.
   struct Reader {
-    Desk& desk;
-    Door& door;
-    Patience patience;
+    SessionSlot& slot;
+    Doorbell& doorbell;
+    SpinPolicy spin_policy;
     std::function<void()> check;                ///< called now and then while waiting; may throw
     std::function<void()> before_waiting = {};  ///< called when the next chunk is not there yet
   };
@@ -68,26 +68,27 @@ class StoreView {
   template <typename Copy>
   std::optional<int64_t> try_read(int64_t at_least, const Reader& reader, const Copy& copy) const {
     wait_until(
-        reader.desk.bell, reader.patience, [&] { return announced_->load() >= at_least; }, reader.check);
+        reader.slot.doorbell, reader.spin_policy, [&] { return announced_->load() >= at_least; },
+        reader.check);
     const Hold hold(*this, reader);
     const int64_t version_read = hold.version;
     for (size_t i = 0; i < chunks_.size(); ++i) {
       const auto is_there = [&] { return versions_[i].load() >= version_read; };
       if (!is_there()) {
         if (reader.before_waiting) reader.before_waiting();
-        wait_until(reader.desk.bell, following(reader.patience), is_there, reader.check);
+        wait_until(reader.slot.doorbell, following(reader.spin_policy), is_there, reader.check);
       }
       copy(chunks_[i], parameters_ + chunks_[i].offset);
     }
-    reader.desk.reading.exchange(version_read + 1);  // nothing that was copied is read behind it
+    reader.slot.reading.exchange(version_read + 1);  // nothing that was copied is read behind it
     return begun_->load() == version_read ? std::optional(version_read) : std::nullopt;
   }
 
  private:
-  // Who follows an update soon gives its core away: a thread that helps with the update may need it.
-  static Patience following(Patience patience) {
+  // Who follows an update soon gives its core away: a thread that works on the update may need it.
+  static SpinPolicy following(SpinPolicy spin_policy) {
     constexpr int kMostSpins = 100;
-    return {.spins = std::min(patience.spins, kMostSpins), .yields = patience.yields};
+    return {.spins = std::min(spin_policy.spins, kMostSpins), .yields = spin_policy.yields};
   }
 
   // While it lives, the server waits for this reader before it changes the version.
@@ -95,12 +96,12 @@ class StoreView {
     Hold(const StoreView& view, const Reader& who) : reader(who) {
       do {
         version = view.announced_->load();
-        reader.desk.reading.exchange(version + 1);
+        reader.slot.reading.exchange(version + 1);
       } while (view.announced_->load() != version);
     }
     ~Hold() {
-      reader.desk.reading.exchange(0);
-      wake(reader.door.bell);
+      reader.slot.reading.exchange(0);
+      wake(reader.doorbell);
     }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
@@ -116,4 +117,4 @@ class StoreView {
   float* parameters_ = nullptr;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

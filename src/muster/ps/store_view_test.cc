@@ -9,10 +9,10 @@
 
 #include "muster/base/copy.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
-// The parameters of one server, in several chunks, and one reader's desk. The test plays the server.
+// The parameters of one server, in several chunks, and one reader's session slot. The test plays the server.
 class StoreViewTest : public ::testing::Test {
  protected:
   StoreViewTest()
@@ -23,7 +23,7 @@ class StoreViewTest : public ::testing::Test {
         values_(placement_.extent(0)) {}
 
   StoreView::Reader reader() {
-    return {.desk = desk_, .door = door_, .patience = Patience::of(1, 1), .check = [] {}};
+    return {.slot = slot_, .doorbell = doorbell_, .spin_policy = SpinPolicy::of(1, 1), .check = [] {}};
   }
 
   void copy(const StoreView::Chunk& chunk, const float* data) {
@@ -39,7 +39,7 @@ class StoreViewTest : public ::testing::Test {
     const auto& [slice, at, count, offset] = view_.chunks()[chunk];
     std::fill_n(view_.parameters() + offset, count, static_cast<float>(version));
     view_.version(chunk).exchange(version);
-    wake(desk_.bell);
+    wake(slot_.doorbell);
   }
   void update(int64_t version) {
     begin(version);
@@ -60,8 +60,8 @@ class StoreViewTest : public ::testing::Test {
   std::vector<Page> memory_;
   StoreView view_;
   std::vector<float> values_;
-  Desk desk_;
-  Door door_;
+  SessionSlot slot_;
+  Doorbell doorbell_;
 };
 
 TEST_F(StoreViewTest, GivesTheVersionThatIsThere) {
@@ -73,19 +73,19 @@ TEST_F(StoreViewTest, GivesTheVersionThatIsThere) {
 
 TEST_F(StoreViewTest, SaysWhatItReadsWhileItReads) {
   update(6);
-  view_.read(6, reader(), [&](const auto&, const float*) { EXPECT_EQ(desk_.reading.load(), 6 + 1); });
-  EXPECT_EQ(desk_.reading.load(), 0);
+  view_.read(6, reader(), [&](const auto&, const float*) { EXPECT_EQ(slot_.reading.load(), 6 + 1); });
+  EXPECT_EQ(slot_.reading.load(), 0);
 }
 
 TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsNotGiven) {
   update(1);
   size_t copied = 0;
   const auto found = view_.try_read(1, reader(), [&](const auto& chunk, const float* data) {
-    if (++copied == 2) update(2);  // a server that has lost its patience with this reader
+    if (++copied == 2) update(2);  // a server that waits no longer for this reader
     copy(chunk, data);
   });
   EXPECT_EQ(found, std::nullopt);
-  EXPECT_EQ(desk_.reading.load(), 0);
+  EXPECT_EQ(slot_.reading.load(), 0);
 }
 
 TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsReadAgainFromTheStart) {
@@ -126,7 +126,7 @@ TEST_F(StoreViewTest, WhoeverComesAfterTheAnnouncementReadsTheNextVersion) {
   auto waiting = reader();
   waiting.before_waiting = [&] {
     if (server.joinable()) return;
-    reading = desk_.reading.load();
+    reading = slot_.reading.load();
     server = std::thread([&] { update(2); });
   };
   EXPECT_EQ(view_.read(1, waiting, [&](const auto& chunk, const float* data) { copy(chunk, data); }), 2);
@@ -136,4 +136,4 @@ TEST_F(StoreViewTest, WhoeverComesAfterTheAnnouncementReadsTheNextVersion) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,15 +9,15 @@
 
 #include "muster/base/environment.h"
 #include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 namespace {
 
 void ip(std::vector<std::string> arguments) {
   ProcessCluster cluster;
   arguments.insert(arguments.begin(), "ip");
-  const auto result =
-      cluster.wait(cluster.start({.command = arguments}), Deadline::after(std::chrono::seconds(90)));
+  const auto result = cluster.wait(cluster.start({.command = arguments}), soon());
   EXPECT_EQ(result.exit_code, 0) << "network namespaces need root: "
                                  << fmt::format("{}", fmt::join(arguments, " ")) << ": " << result.output;
 }
@@ -69,10 +69,10 @@ std::string Hosts::port(int host) const {
   return fmt::format("port{}", host);
 }
 
-int run_tests_with_hosts(int argc, char** argv, const std::map<std::string, TaskMain>& tasks) {
+int run_tests_with_hosts(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
   if (geteuid() != 0 && first != "--gtest_list_tests" && first.rfind("--task-main", 0) != 0) {
-    // `ip netns` keeps its book in /run, which must be ours too.
+    // `ip netns` keeps its files in /run, which must be ours too.
     std::vector<std::string> command = {"unshare",
                                         "--user",
                                         "--map-root-user",
@@ -88,7 +88,7 @@ int run_tests_with_hosts(int argc, char** argv, const std::map<std::string, Task
     perror("unshare");
     return 1;
   }
-  return run_tests(argc, argv, tasks);
+  return run_tests(argc, argv);
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -8,13 +8,10 @@
 //   cluster.start({.command = hosts.on(1, {program, "--flag"})});
 //   hosts.unplug(1);
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "muster/testing/test_main.h"
-
-namespace muster::testing {
+namespace muster::detail::testing {
 
 class Hosts {
  public:
@@ -41,6 +38,6 @@ class Hosts {
 };
 
 /// As run_tests(), as root of a user namespace when we are not root.
-int run_tests_with_hosts(int argc, char** argv, const std::map<std::string, TaskMain>& tasks);
+int run_tests_with_hosts(int argc, char** argv);
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

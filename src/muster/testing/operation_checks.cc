@@ -8,7 +8,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace muster::testing {
+#include "muster/base/dtype.h"
+#include "muster/collective/operation.h"
+
+namespace muster::detail::testing {
 namespace {
 
 // Small whole numbers, different for every rank and element, whose sums and products are exact in every type.
@@ -227,4 +230,4 @@ std::vector<uint32_t> inexact_average(Communicator& communicator, size_t count) 
   return bits;
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/collective/communicator.h"
+#include "muster/communicator.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 /// Every operation on every type, for counts from none to 1,500 elements, in memory of the communicator and
 /// in ordinary memory, with a guard behind each buffer. Ends at the first fatal failure.
@@ -18,4 +18,4 @@ void check_all_operations(Communicator& communicator);
 /// all ranks.
 std::vector<uint32_t> inexact_average(Communicator& communicator, size_t count);
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -17,7 +17,7 @@
 #include "muster/base/text.h"
 #include "muster/cluster/identity.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 namespace {
 
 // A test run that was itself started by a launcher must not lend its tasks that identity.
@@ -31,6 +31,14 @@ Environment clean_environment() {
 
 std::string self_path() {
   return std::filesystem::read_symlink("/proc/self/exe");
+}
+
+std::string beside_self(const std::string& program) {
+  return std::filesystem::path(self_path()).parent_path() / program;
+}
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(90));
 }
 
 int ProcessCluster::start(const Program& program) {
@@ -130,8 +138,8 @@ ProcessCluster::Result ProcessCluster::wait(int index, Deadline deadline) {
   }
   // A grandchild may hold the pipe open; what has come so far is what there is.
   MutexLock lock(mutex_);
-  const auto patience = Deadline::after(std::chrono::seconds(2));
-  while (!process.closed && !patience.expired()) changed_.wait_until(lock, patience.time_point());
+  const auto end_of_output = Deadline::after(std::chrono::seconds(2));
+  while (!process.closed && !end_of_output.expired()) changed_.wait_until(lock, end_of_output.time_point());
   process.result.output = process.output;
   return process.result;
 }
@@ -168,4 +176,4 @@ std::vector<pid_t> processes_mentioning(const std::string& text) {
   return found;
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

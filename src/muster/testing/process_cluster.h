@@ -4,11 +4,11 @@
 // output and error collected as one text.
 //
 //   ProcessCluster cluster;
-//   int worker = cluster.start({.command = {self_path(), "--task-main=join"},
+//   int worker = cluster.start({.command = {self_path(), "--task-main=enter"},
 //                               .environment = {{"RANK", "0"}}});
-//   cluster.wait_for_output(worker, "joined", Deadline::after(30s));
+//   cluster.wait_for_output(worker, "entered", soon());
 //   cluster.signal(worker, SIGKILL);
-//   EXPECT_EQ(cluster.wait(worker, Deadline::after(30s)).signal, SIGKILL);
+//   EXPECT_EQ(cluster.wait(worker, soon()).signal, SIGKILL);
 //
 // Whatever still runs when the cluster is destroyed is killed, with its children. Of one thread; threads of
 // its own read what the processes print. Throws SystemError when no process can be started.
@@ -21,13 +21,17 @@
 #include <thread>
 #include <vector>
 
-#include "muster/base/deadline.h"
 #include "muster/base/mutex.h"
+#include "muster/deadline.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
-/// The program that is running.
+/// The program that is running, and another that stands beside it.
 std::string self_path();
+std::string beside_self(const std::string& program);
+
+/// When processes should long have done what a test waits for, also on a busy machine.
+Deadline soon();
 
 class ProcessCluster {
  public:
@@ -84,4 +88,4 @@ class ProcessCluster {
 /// Processes on this machine whose command line contains `text`, for tests that nothing was left behind.
 std::vector<pid_t> processes_mentioning(const std::string& text);
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -7,15 +7,11 @@
 
 #include "muster/base/error.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
-
-Deadline soon() {
-  return Deadline::after(30s);
-}
 
 TEST(ProcessCluster, CollectsExitCodesAndOutput) {
   ProcessCluster cluster;
@@ -76,4 +72,4 @@ TEST(ProcessCluster, AnotherLaunchersIdentityIsNotInherited) {
 }
 
 }  // namespace
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -5,9 +5,9 @@
 #include "muster/base/error.h"
 #include "muster/testing/thread_cluster.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
-Exchange ThreadExchange::of_rank(int rank) {
+Rendezvous ThreadRendezvous::of_rank(int rank) {
   return [this, rank](const std::string& mine, Deadline deadline) {
     MutexLock lock(mutex_);
     const uint64_t round = round_;
@@ -26,11 +26,11 @@ Exchange ThreadExchange::of_rank(int rank) {
   };
 }
 
-Communicator::Options RankGroup::options_of(const Options& options, int rank, ThreadExchange& exchange) {
+Communicator::Options RankGroup::options_of(const Options& options, int rank, ThreadRendezvous& rendezvous) {
   Communicator::Options result = options.communicator;
   result.rank = rank;
   result.size = options.ranks;
-  result.exchange = exchange.of_rank(rank);
+  result.rendezvous = rendezvous.of_rank(rank);
   if (!result.endpoint) {
     result.endpoint = std::make_shared<Endpoint>(
         Endpoint::Options{.host = "127.0.0.1", .port = 0, .secret = "test", .tls = options.tls});
@@ -42,12 +42,12 @@ Communicator::Options RankGroup::options_of(const Options& options, int rank, Th
 }
 
 std::vector<std::string> RankGroup::run(const std::function<void(Communicator&)>& body) const {
-  ThreadExchange exchange(options_.ranks);
+  ThreadRendezvous rendezvous(options_.ranks);
   return ThreadCluster(options_.ranks, options_.limit).run([&](int rank) {
-    Communicator communicator(options_of(options_, rank, exchange));
+    Communicator communicator(options_of(options_, rank, rendezvous));
     body(communicator);
     communicator.barrier();  // nobody leaves while another still works
   });
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

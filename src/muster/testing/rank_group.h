@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "muster/base/mutex.h"
-#include "muster/collective/communicator.h"
+#include "muster/collective/communicator_options.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 /// Lets threads bring a text each and get all of them, again and again.
-class ThreadExchange {
+class ThreadRendezvous {
  public:
-  explicit ThreadExchange(int ranks) : texts_(static_cast<size_t>(ranks)) {}
-  Exchange of_rank(int rank);
+  explicit ThreadRendezvous(int ranks) : texts_(static_cast<size_t>(ranks)) {}
+  Rendezvous of_rank(int rank);
 
  private:
   Mutex mutex_;
@@ -45,10 +45,10 @@ class RankGroup {
   std::vector<std::string> run(const std::function<void(Communicator&)>& body) const;
 
   /// The options of one rank, for tests that make their communicators themselves.
-  static Communicator::Options options_of(const Options& options, int rank, ThreadExchange& exchange);
+  static Communicator::Options options_of(const Options& options, int rank, ThreadRendezvous& rendezvous);
 
  private:
   const Options options_;
 };
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

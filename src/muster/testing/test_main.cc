@@ -1,19 +1,33 @@
 #include "muster/testing/test_main.h"
 
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
+namespace {
 
-int run_tests(int argc, char** argv, const std::map<std::string, TaskMain>& tasks) {
+std::map<std::string, TaskMain>& registered_tasks() {
+  static std::map<std::string, TaskMain> tasks;
+  return tasks;
+}
+
+}  // namespace
+
+TaskRegistration::TaskRegistration(const std::string& name, TaskMain main) {
+  MUSTER_CHECK(registered_tasks().emplace(name, std::move(main)).second, "two tasks are called {}", name);
+}
+
+int run_tests(int argc, char** argv) {
   const std::string prefix = "--task-main=";
   if (argc > 1 && std::string(argv[1]).starts_with(prefix)) {
-    const auto task = tasks.find(std::string(argv[1]).substr(prefix.size()));
-    if (task == tasks.end()) raise<InvalidArgument>("there is no task {}", argv[1]);
+    const auto task = registered_tasks().find(std::string(argv[1]).substr(prefix.size()));
+    if (task == registered_tasks().end()) raise<InvalidArgument>("there is no task {}", argv[1]);
     try {
       return task->second(std::vector<std::string>(argv + 2, argv + argc));
     } catch (const std::exception& error) {
@@ -25,4 +39,4 @@ int run_tests(int argc, char** argv, const std::map<std::string, TaskMain>& task
   return RUN_ALL_TESTS();
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -4,12 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "muster/base/deadline.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/deadline.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 std::vector<std::string> ThreadCluster::run(const std::function<void(int)>& body) const {
   Mutex mutex;
@@ -51,4 +51,4 @@ std::vector<std::string> ThreadCluster::run(const std::function<void(int)>& body
   return errors;
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 class ThreadCluster {
  public:
@@ -27,4 +27,4 @@ class ThreadCluster {
   const std::chrono::milliseconds limit_;
 };
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

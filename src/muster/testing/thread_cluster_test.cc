@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::testing {
+namespace muster::detail::testing {
 namespace {
 
 using namespace std::chrono_literals;
@@ -31,4 +31,4 @@ TEST(ThreadClusterDeathTest, AHangNamesItsRanks) {
 }
 
 }  // namespace
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -13,13 +13,13 @@
 #include "muster/base/log.h"
 #include "muster/base/text.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using Clock = Deadline::Clock;
 
 // Whoever can name the worker that is waited for gives up first; the others wait this many times as long.
-constexpr int kMorePatience = 2;
+constexpr int kLonger = 2;
 
 }  // namespace
 
@@ -27,8 +27,8 @@ AllReduceStrategy::AllReduceStrategy(Options options)
     : options_(std::move(options)),
       communicator_(options_.communicator),
       host_(communicator_.host()),
-      patience_(Patience::of(host_.size(), available_cores())),
-      substitutes_(options_.parameters.size()),
+      spin_policy_(SpinPolicy::of(host_.size(), available_cores())),
+      staging_(options_.parameters.size()),
       updates_(options_.parameters.size()),
       norms_(options_.parameters.size()) {
   find_hosts();
@@ -60,25 +60,25 @@ std::byte* AllReduceStrategy::share(size_t bytes) {
 
 void AllReduceStrategy::allocate() {
   buffers_.parameters = share(layout_->bytes());
-  for (size_t slot = 0; slot < options_.rule->slots(); ++slot) {
-    buffers_.slots[slot] = share(layout_->state_bytes());
+  for (size_t state = 0; state < options_.rule->states(); ++state) {
+    buffers_.states[state] = share(layout_->state_bytes());
   }
   const auto& parameters = layout_->parameters();
   if (std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.has_master(); }))
     buffers_.master = share(layout_->state_bytes());
-  board_.emplace(host_, StepBoard::Shape{.parameters = layout_->size(),
-                                         .chunks = layout_->chunks().size(),
-                                         .buckets = layout_->buckets().size()});
+  shared_.emplace(host_, SharedStep::Shape{.parameters = layout_->size(),
+                                           .chunks = layout_->chunks().size(),
+                                           .buckets = layout_->buckets().size()});
   if (hosts_ > 1 || options_.clip_norm > 0 || options_.check_finite || options_.rule->measures())
     buffers_.sums = share(layout_->state_bytes());
   update_.emplace(*layout_, *options_.rule, buffers_);
   if (between_) {
-    courier_ = std::make_unique<Courier>(Courier::Options{.workers = communicator_,
-                                                          .between = std::move(between_),
-                                                          .layout = *layout_,
-                                                          .board = *board_,
-                                                          .sums = buffers_.sums,
-                                                          .timeout = kMorePatience * options_.timeout});
+    reducer_ = std::make_unique<ReducerThread>(ReducerThread::Options{.workers = communicator_,
+                                                                      .between = std::move(between_),
+                                                                      .layout = *layout_,
+                                                                      .shared = *shared_,
+                                                                      .sums = buffers_.sums,
+                                                                      .timeout = kLonger * options_.timeout});
   }
 }
 
@@ -115,26 +115,26 @@ void AllReduceStrategy::begin(const StepStart& start) {
   settled_ = 0;
   waited_ = worked_ = {};
   ++uses_[kReduce];
-  board_->announce(round_,
-                   {.weight = start.weight, .total = start.total, .lr = start.lr, .changed = start.changed});
-  if (courier_) courier_->begin(round_);
+  shared_->begin(round_,
+                 {.weight = start.weight, .total = start.total, .lr = start.lr, .changed = start.changed});
+  if (reducer_) reducer_->begin(round_);
 }
 
 void AllReduceStrategy::deliver(size_t parameter, const void* gradient, bool held) {
   if (gradient == nullptr) return;
   const ParameterInfo& info = (*layout_)[parameter];
   const size_t bytes = info.count() * size_of(info.dtype);
-  uint64_t place = host_.place_of(gradient, bytes);
-  if (place == 0) {
-    auto& substitute = substitutes_[parameter];
-    if (!substitute) substitute = communicator_.allocate(bytes);
-    copy_bytes(substitute.get(), gradient, bytes);
-    place = host_.place_of(substitute.get(), bytes);
+  uint64_t offset = host_.offset_of(gradient, bytes);
+  if (offset == 0) {
+    auto& staging = staging_[parameter];
+    if (!staging) staging = communicator_.allocate(bytes);
+    copy_bytes(staging.get(), gradient, bytes);
+    offset = host_.offset_of(staging.get(), bytes);
   }
-  board_->deliver(round_, parameter, place, held);
+  shared_->deliver(round_, parameter, offset, held);
   // On one host whoever has ended its own backward pass does this; for other hosts the sums must leave early.
   if (hosts_ > 1) {
-    while (take_chunk(kReduce, [this](size_t chunk) { reduce(chunk); })) {
+    while (claim_chunk(kReduce, [this](size_t chunk) { reduce(chunk); })) {
     }
   }
 }
@@ -142,8 +142,8 @@ void AllReduceStrategy::deliver(size_t parameter, const void* gradient, bool hel
 std::vector<WeightedSource> AllReduceStrategy::sources_of(size_t parameter) const {
   std::vector<WeightedSource> sources;
   for (int i = 0; i < host_.size(); ++i) {
-    const double weight = board_->announcement(i, round_).weight;
-    const auto delivery = board_->delivery(i, round_, parameter);
+    const double weight = shared_->contribution(i, round_).weight;
+    const auto delivery = shared_->delivery(i, round_, parameter);
     if (delivery.exists && weight != 0) sources.push_back({delivery.data, weight});
   }
   return sources;
@@ -157,9 +157,9 @@ bool AllReduceStrategy::ready(size_t chunk) {
     bool held = false;
     bool ended = true;
     for (int i = 0; i < host_.size(); ++i) {
-      if (!board_->settled(i, round_, settled_)) return false;
-      held = held || board_->delivery(i, round_, settled_).held;
-      ended = ended && board_->completed(i, round_);
+      if (!shared_->settled(i, round_, settled_)) return false;
+      held = held || shared_->delivery(i, round_, settled_).held;
+      ended = ended && shared_->completed(i, round_);
     }
     if (held && !ended && buffers_.sums == nullptr) return false;
     ++settled_;
@@ -171,10 +171,10 @@ void AllReduceStrategy::reduce(size_t chunk) {
   const auto& piece = layout_->chunks()[chunk];
   update_->reduce(piece, sources_of(piece.parameter));
   if (hosts_ == 1) {
-    board_->norms(chunk).gradient = update_->square(piece);
+    shared_->norms(chunk).gradient = update_->square(piece);
   } else {
-    const auto done = board_->bucket_done(piece.bucket).fetch_add(1) + 1;
-    if (done % layout_->buckets()[piece.bucket].chunks == 0) wake(board_->courier_bell());
+    const auto done = shared_->bucket_done(piece.bucket).fetch_add(1) + 1;
+    if (done % layout_->buckets()[piece.bucket].chunks == 0) wake(shared_->reducer_doorbell());
   }
 }
 
@@ -185,62 +185,69 @@ void AllReduceStrategy::reduce_and_apply(size_t chunk) {
 }
 
 UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
+  const ParameterInfo& info = (*layout_)[parameter];
   return {.step = updates_[parameter] + 1,
-          .lr = lr_,
+          .lr = lr_ * info.group.lr_factor,
           .gradient_scale = scale_,
-          .adapt = (*layout_)[parameter].shape.size() > 1};
+          .adapt = info.shape.size() > 1,
+          .weight_decay = info.group.weight_decay};
 }
 
-bool AllReduceStrategy::all_taken(Stage stage) {
-  return board_->tally(stage).taken.load(std::memory_order_acquire) >=
-         uses_[stage] * layout_->chunks().size();
+bool AllReduceStrategy::all_claimed(Pass pass) {
+  return shared_->counter(pass).claimed.load(std::memory_order_acquire) >=
+         uses_[pass] * layout_->chunks().size();
 }
 
 // Takes the next chunk if it is ready. False when it is not, or there is none.
 template <typename Work>
-bool AllReduceStrategy::take_chunk(Stage stage, const Work& work) {
+bool AllReduceStrategy::claim_chunk(Pass pass, const Work& work) {
   const size_t chunks = layout_->chunks().size();
-  const uint64_t first = (uses_[stage] - 1) * chunks;
-  auto& tally = board_->tally(stage);
-  uint64_t next = tally.taken.load(std::memory_order_acquire);
+  const uint64_t first = (uses_[pass] - 1) * chunks;
+  auto& counter = shared_->counter(pass);
+  uint64_t next = counter.claimed.load(std::memory_order_acquire);
   do {
-    if (next >= first + chunks || (stage == kReduce && !ready(next - first))) return false;
-  } while (!tally.taken.compare_exchange_weak(next, next + 1));
+    if (next >= first + chunks || (pass == kReduce && !ready(next - first))) {
+      shared_->set_busy(false);
+      return false;
+    }
+    shared_->set_busy(true);  // before it has the chunk: whoever stops with one is known
+  } while (!counter.claimed.compare_exchange_weak(next, next + 1));
   const auto start = Clock::now();
   work(next - first);
-  if (tally.done.fetch_add(1) + 1 == first + chunks) board_->wake_all();
+  if (counter.done.fetch_add(1) + 1 == first + chunks) shared_->wake_all();
+  shared_->set_busy(false);
   worked_ += Clock::now() - start;
   return true;
 }
 
 template <typename Work>
-void AllReduceStrategy::run_stage(Stage stage, const Work& work) {
-  if (stage != kReduce) ++uses_[stage];  // begin() has counted that one
-  while (!all_taken(stage)) {
-    if (take_chunk(stage, work)) continue;
+void AllReduceStrategy::run_pass(Pass pass, const Work& work) {
+  if (pass != kReduce) ++uses_[pass];  // begin() has counted that one
+  while (!all_claimed(pass)) {
+    if (claim_chunk(pass, work)) continue;
     wait([&] {
-      if (all_taken(stage)) return true;
-      const uint64_t first = (uses_[stage] - 1) * layout_->chunks().size();
-      const uint64_t next = board_->tally(stage).taken.load(std::memory_order_acquire);
-      return stage != kReduce || ready(std::min(next - first, layout_->chunks().size() - 1));
+      if (all_claimed(pass)) return true;
+      const uint64_t first = (uses_[pass] - 1) * layout_->chunks().size();
+      const uint64_t next = shared_->counter(pass).claimed.load(std::memory_order_acquire);
+      return pass != kReduce || ready(std::min(next - first, layout_->chunks().size() - 1));
     });
   }
   wait([&] {
-    return board_->tally(stage).done.load(std::memory_order_acquire) >=
-           uses_[stage] * layout_->chunks().size();
+    return shared_->counter(pass).done.load(std::memory_order_acquire) >=
+           uses_[pass] * layout_->chunks().size();
   });
 }
 
 StepResult AllReduceStrategy::finish(double loss) {
-  board_->complete(round_, loss);
+  shared_->complete(round_, loss);
   StepResult result;
   const bool fused = buffers_.sums == nullptr;
   const auto reduce_chunk = [this](size_t chunk) { reduce(chunk); };
-  StepBoard::Control control;
+  SharedStep::Control control;
   if (hosts_ > 1) {
-    run_stage(kReduce, reduce_chunk);
-    wait([this] { return board_->round_arrived().load(std::memory_order_acquire) >= round_; });
-    control = board_->control();
+    run_pass(kReduce, reduce_chunk);
+    wait([this] { return shared_->round_reduced().load(std::memory_order_acquire) >= round_; });
+    control = shared_->control();
   } else {
     control = gather_control();
   }
@@ -248,7 +255,7 @@ StepResult AllReduceStrategy::finish(double loss) {
   result.changed = control.changed > 0;
   result.finished = control.total == 0 && !result.changed;
   if (control.total == 0) {
-    if (hosts_ == 1) --uses_[kReduce];  // nobody has taken anything
+    if (hosts_ == 1) --uses_[kReduce];  // nobody has claimed anything
     return result;
   }
   scale_ = start_.gradient_scale / control.total;
@@ -256,19 +263,19 @@ StepResult AllReduceStrategy::finish(double loss) {
   result.applied = true;
   if (hosts_ == 1) {
     if (fused) {
-      run_stage(kReduce, [this](size_t chunk) { reduce_and_apply(chunk); });
+      run_pass(kReduce, [this](size_t chunk) { reduce_and_apply(chunk); });
     } else {
-      run_stage(kReduce, reduce_chunk);
+      run_pass(kReduce, reduce_chunk);
     }
     wait([this] {
       for (int i = 0; i < host_.size(); ++i) {
-        if (!board_->completed(i, round_)) return false;
+        if (!shared_->completed(i, round_)) return false;
       }
       return true;
     });
     for (int i = 0; i < host_.size(); ++i) {
-      const double total = board_->announcement(i, round_).total;
-      if (total > 0) control.loss += total * board_->loss(i, round_);
+      const double total = shared_->contribution(i, round_).total;
+      if (total > 0) control.loss += total * shared_->loss(i, round_);
     }
   }
   result.total = control.total;
@@ -276,20 +283,20 @@ StepResult AllReduceStrategy::finish(double loss) {
   if (!fused) find_norm(result);
   if (!fused && result.applied) {
     if (options_.rule->measures()) {
-      run_stage(kMeasure, [this](size_t chunk) {
+      run_pass(kMeasure, [this](size_t chunk) {
         const auto& piece = layout_->chunks()[chunk];
         if (!touched(piece.parameter)) return;
         const Norms norms = update_->measure(piece, now_of(piece.parameter));
-        board_->norms(chunk).parameter = norms.parameter;
-        board_->norms(chunk).update = norms.update;
+        shared_->norms(chunk).parameter = norms.parameter;
+        shared_->norms(chunk).update = norms.update;
       });
       std::fill(norms_.begin(), norms_.end(), Norms{});
       for (size_t chunk = 0; chunk < layout_->chunks().size(); ++chunk) {
-        const auto& norms = board_->norms(chunk);
+        const auto& norms = shared_->norms(chunk);
         norms_[layout_->chunks()[chunk].parameter] += {norms.parameter, norms.update};
       }
     }
-    run_stage(kApply, [this](size_t chunk) {
+    run_pass(kApply, [this](size_t chunk) {
       const auto& piece = layout_->chunks()[chunk];
       if (touched(piece.parameter)) update_->apply(piece, now_of(piece.parameter), norms_[piece.parameter]);
     });
@@ -304,31 +311,31 @@ StepResult AllReduceStrategy::finish(double loss) {
 }
 
 bool AllReduceStrategy::touched(size_t parameter) {
-  if (hosts_ > 1) return board_->touched(parameter) > 0;
+  if (hosts_ > 1) return shared_->touched(parameter) > 0;
   for (int i = 0; i < host_.size(); ++i) {
-    if (board_->announcement(i, round_).weight != 0 && board_->delivery(i, round_, parameter).exists)
+    if (shared_->contribution(i, round_).weight != 0 && shared_->delivery(i, round_, parameter).exists)
       return true;
   }
   return false;
 }
 
 // On one host, what all workers said when they began; their losses come later.
-StepBoard::Control AllReduceStrategy::gather_control() {
+SharedStep::Control AllReduceStrategy::gather_control() {
   wait([this] {
     for (int i = 0; i < host_.size(); ++i) {
-      if (!board_->announced(i, round_)) return false;
+      if (!shared_->has_begun(i, round_)) return false;
     }
     return true;
   });
-  StepBoard::Control control = {.lr = board_->announcement(0, round_).lr};
+  SharedStep::Control control = {.lr = shared_->contribution(0, round_).lr};
   for (int i = 0; i < host_.size(); ++i) {
-    control.total += board_->announcement(i, round_).total;
-    control.changed += board_->announcement(i, round_).changed ? 1 : 0;
+    control.total += shared_->contribution(i, round_).total;
+    control.changed += shared_->contribution(i, round_).changed ? 1 : 0;
   }
   return control;
 }
 
-void AllReduceStrategy::agree_on_change(const StepBoard::Control& control) const {
+void AllReduceStrategy::agree_on_change(const SharedStep::Control& control) const {
   const int workers = communicator_.size();
   if (control.changed == 0 || control.changed == workers) return;
   raise<InvalidArgument>(
@@ -340,11 +347,11 @@ void AllReduceStrategy::agree_on_change(const StepBoard::Control& control) const
 void AllReduceStrategy::find_norm(StepResult& result) {
   const auto& chunks = layout_->chunks();
   if (hosts_ > 1 && (options_.clip_norm > 0 || options_.check_finite)) {
-    run_stage(kNorm, [&](size_t chunk) { board_->norms(chunk).gradient = update_->square(chunks[chunk]); });
+    run_pass(kNorm, [&](size_t chunk) { shared_->norms(chunk).gradient = update_->square(chunks[chunk]); });
   }
   if (options_.clip_norm == 0 && !options_.check_finite) return;
   double sum = 0;
-  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) sum += board_->norms(chunk).gradient;
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) sum += shared_->norms(chunk).gradient;
   result.gradient_norm = std::sqrt(sum) * std::abs(scale_);
   if (options_.check_finite && !std::isfinite(result.gradient_norm)) result.applied = false;
   constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
@@ -357,17 +364,17 @@ void AllReduceStrategy::wait(const Ready& is_ready) {
   if (is_ready()) return;
   const auto since = Clock::now();
   bool warned = false;
-  wait_until(board_->bell(), patience_, is_ready, [&] { check_waiting(since, warned); });
+  wait_until(shared_->doorbell(), spin_policy_, is_ready, [&] { check_waiting(since, warned); });
   waited_ += Clock::now() - since;
 }
 
 void AllReduceStrategy::check_waiting(Clock::time_point since, bool& warned) {
-  if (courier_) courier_->check();
+  if (reducer_) reducer_->check();
   std::vector<int> ranks;
   const std::string who = who_is_missing(&ranks);
   host_.check(fmt::format("step {}", step_ + 1), ranks);
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
-  const bool late = waited > options_.timeout * (ranks.empty() ? kMorePatience : 1);
+  const bool late = waited > options_.timeout * (ranks.empty() ? kLonger : 1);
   if (waited <= options_.stall_warning && !late) return;
   const std::string text = fmt::format("{}; waiting for {}", who, format_duration(waited));
   if (!warned) log_warning("{}", text);
@@ -377,23 +384,23 @@ void AllReduceStrategy::check_waiting(Clock::time_point since, bool& warned) {
   throw DeadlineExceeded(text);
 }
 
-// Who of this host has not delivered what; those of other hosts are the courier's.
+// Who of this host has not delivered what; those of other hosts are the reducer's.
 std::string AllReduceStrategy::who_is_missing(std::vector<int>* ranks) const {
   constexpr size_t kNamed = 5;
   std::string text;
   for (int i = 0; i < host_.size(); ++i) {
-    if (board_->completed(i, round_)) continue;
+    if (shared_->completed(i, round_)) continue;
     const int rank = host_.ranks()[static_cast<size_t>(i)];
     ranks->push_back(rank);
     std::vector<std::string> names;
     for (size_t p = 0; p < layout_->size(); ++p) {
-      if (!board_->settled(i, round_, p)) names.push_back((*layout_)[p].name);
+      if (!shared_->settled(i, round_, p)) names.push_back((*layout_)[p].name);
     }
     const size_t more = names.size() - std::min(names.size(), kNamed);
     names.resize(names.size() - more);
     if (!text.empty()) text += "; ";
     text += options_.describe(rank);
-    if (!board_->announced(i, round_)) {
+    if (!shared_->has_begun(i, round_)) {
       text += fmt::format(" has not begun step {}", step_ + 1);
     } else if (names.empty()) {
       text += fmt::format(" has not ended the backward pass of step {}", step_ + 1);
@@ -403,9 +410,17 @@ std::string AllReduceStrategy::who_is_missing(std::vector<int>* ranks) const {
     }
   }
   if (!text.empty()) return text;
+  for (int i = 0; i < host_.size(); ++i) {
+    if (!shared_->busy(i)) continue;
+    const int rank = host_.ranks()[static_cast<size_t>(i)];
+    ranks->push_back(rank);
+    text += fmt::format("{}{} has not ended its share of the update in step {}", text.empty() ? "" : "; ",
+                        options_.describe(rank), step_ + 1);
+  }
+  if (!text.empty()) return text;
   const char* what =
       hosts_ > 1 ? "other hosts have not delivered their sums to" : "other workers still update in";
   return fmt::format("{} step {}", what, step_ + 1);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

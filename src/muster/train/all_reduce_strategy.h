@@ -7,11 +7,11 @@
 // where autograd wrote them, adds them up in the order of the workers, and updates the parameter in the same
 // pass. So nothing is gathered, nothing is updated twice, and a worker that is done early works for one that
 // is late; and the bits do not depend on who did what. Between hosts, the sums go into a flat buffer, and the
-// courier (courier.h) adds up its buckets with those of the other hosts while backward goes on; then each
-// host updates its own copy. Where workers share no memory, each is a host of its own.
+// reducer thread (reducer_thread.h) adds up its buckets with those of the other hosts while backward goes on;
+// then each host updates its own copy. Where workers share no memory, each is a host of its own.
 //
-// Stages of a step: reduce, then the courier, then the norm of the gradient, the rule's measure, apply; those
-// that are not needed are left out, and on one host reduce and apply are one.
+// Passes of a step: reduce, then between hosts, then the norm of the gradient, the rule's measure, apply;
+// those that are not needed are left out, and on one host reduce and apply are one.
 
 #include <functional>
 #include <memory>
@@ -19,15 +19,15 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/deadline.h"
-#include "muster/collective/communicator.h"
+#include "muster/communicator.h"
+#include "muster/deadline.h"
 #include "muster/optim/update_rule.h"
 #include "muster/train/chunk_update.h"
-#include "muster/train/courier.h"
-#include "muster/train/step_board.h"
+#include "muster/train/reducer_thread.h"
+#include "muster/train/shared_step.h"
 #include "muster/train/strategy.h"
 
-namespace muster {
+namespace muster::detail {
 
 class AllReduceStrategy : public Strategy {
  public:
@@ -52,7 +52,7 @@ class AllReduceStrategy : public Strategy {
   std::shared_ptr<std::byte> parameters() override {
     return std::static_pointer_cast<std::byte>(memory_.front());
   }
-  std::byte* slot(size_t slot) override { return buffers_.slots[slot]; }
+  std::byte* state(size_t state) override { return buffers_.states[state]; }
   bool initialises() const override { return host_.is_leader(); }
   int64_t updates(size_t parameter) const override { return updates_[parameter]; }
   void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
@@ -63,7 +63,7 @@ class AllReduceStrategy : public Strategy {
   StepResult finish(double loss) override;
 
  private:
-  enum Stage : size_t { kReduce, kNorm, kMeasure, kApply };
+  enum Pass : size_t { kReduce, kNorm, kMeasure, kApply };
 
   void find_hosts();
   void allocate();
@@ -76,15 +76,15 @@ class AllReduceStrategy : public Strategy {
   std::vector<WeightedSource> sources_of(size_t parameter) const;
   UpdateNow now_of(size_t parameter) const;
 
-  // All chunks of a stage, shared with the host's other workers.
+  // All chunks of a pass, shared with the host's other workers.
   template <typename Work>
-  void run_stage(Stage stage, const Work& work);
+  void run_pass(Pass pass, const Work& work);
   template <typename Work>
-  bool take_chunk(Stage stage, const Work& work);
-  bool all_taken(Stage stage);
+  bool claim_chunk(Pass pass, const Work& work);
+  bool all_claimed(Pass pass);
 
-  StepBoard::Control gather_control();
-  void agree_on_change(const StepBoard::Control& control) const;
+  SharedStep::Control gather_control();
+  void agree_on_change(const SharedStep::Control& control) const;
   void find_norm(StepResult& result);
   bool touched(size_t parameter);
 
@@ -96,16 +96,16 @@ class AllReduceStrategy : public Strategy {
   const Options options_;
   Communicator& communicator_;
   SharedHost& host_;
-  const Patience patience_;
+  const SpinPolicy spin_policy_;
   int hosts_ = 1;
-  std::unique_ptr<Communicator> between_;  // until the courier takes it
+  std::unique_ptr<Communicator> between_;  // until the reducer thread takes it
   std::optional<ParameterLayout> layout_;
   std::vector<std::shared_ptr<void>> memory_;
   ModelBuffers buffers_;
   std::optional<ChunkUpdate> update_;
-  std::optional<StepBoard> board_;
-  std::unique_ptr<Courier> courier_;                // on the first worker of a host, when there are several
-  std::vector<std::shared_ptr<void>> substitutes_;  // for gradients in memory that the others can't reach
+  std::optional<SharedStep> shared_;
+  std::unique_ptr<ReducerThread> reducer_;      // on the first worker of a host, when there are several
+  std::vector<std::shared_ptr<void>> staging_;  // buffers for gradients in memory that the others can't reach
   std::vector<int64_t> updates_;
 
   // Of the current round.
@@ -115,10 +115,10 @@ class AllReduceStrategy : public Strategy {
   double scale_ = 1;
   double lr_ = 0;
   size_t settled_ = 0;  // parameters up to here are known to be delivered by all
-  std::array<uint64_t, StepBoard::kStages> uses_{};
+  std::array<uint64_t, SharedStep::kPasses> uses_{};
   std::vector<Norms> norms_;  // of each parameter
   std::chrono::duration<double> waited_{0};
   std::chrono::duration<double> worked_{0};
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 #include "muster/optim/rules.h"
 #include "muster/testing/rank_group.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using ::testing::Each;
@@ -101,7 +102,7 @@ std::vector<Floats> reference(const UpdateRule& rule, int ranks, int steps) {
     const size_t count = parameters[p].count();
     Floats values(count);
     for (size_t i = 0; i < count; ++i) values[i] = gradient_at(99, 0, p, i);
-    std::vector<Floats> slots(kMostSlots, Floats(count));
+    std::vector<Floats> states(kMostStates, Floats(count));
     for (int step = 0; step < steps; ++step) {
       Floats sum(count);
       for (size_t i = 0; i < count; ++i) {
@@ -109,7 +110,7 @@ std::vector<Floats> reference(const UpdateRule& rule, int ranks, int steps) {
         for (int rank = 1; rank < ranks; ++rank) sum[i] += gradient_at(rank, step, p, i);
       }
       UpdateRange range = {.parameter = values.data(), .gradient = sum.data(), .count = count};
-      for (size_t slot = 0; slot < kMostSlots; ++slot) range.slots[slot] = slots[slot].data();
+      for (size_t state = 0; state < kMostStates; ++state) range.states[state] = states[state].data();
       const UpdateNow now = {.step = step + 1,
                              .lr = 0.1,
                              .gradient_scale = 1.0 / ranks,
@@ -368,15 +369,45 @@ TEST(AllReduceStrategy, AHangNamesTheWorkerAndWhatItHasNotDelivered) {
       const Floats gradient(70'001, 1.0F);
       worker.strategy().begin({.weight = 1, .total = 1, .lr = 0.1});
       worker.strategy().deliver(0, gradient.data(), false);
-      while (true) {  // until the others give up
-        comm.check("hanging");
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
+      comm.wait_broken(Deadline::after(std::chrono::minutes(1)));  // until the others give up
+      comm.check("hanging");
     });
     EXPECT_THAT(errors[0], HasSubstr("worker 1 has not delivered b, a to step 2"));
     EXPECT_THAT(errors[1], HasSubstr("worker 1 has not delivered b, a to step 2"));
     EXPECT_THAT(errors, Each(Not("")));
   }
+}
+
+// sgd, but from its third step on an update of one worker lasts until the group is broken.
+class HangingRule : public UpdateRule {
+ public:
+  explicit HangingRule(Communicator& comm) : comm_(comm) {}
+  const char* name() const override { return inner_->name(); }
+  std::string to_string() const override { return inner_->to_string(); }
+  double lr() const override { return inner_->lr(); }
+  size_t states() const override { return inner_->states(); }
+  void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
+    inner_->apply(range, now, norms);
+    if (comm_.rank() != 1 || now.step < 3) return;
+    comm_.wait_broken(Deadline::after(std::chrono::minutes(1)));
+    comm_.check("hanging");
+  }
+
+ private:
+  Communicator& comm_;
+  const UpdateRulePtr inner_ = sgd({.lr = 0.1});
+};
+
+TEST(AllReduceStrategy, AWorkerThatHangsInTheUpdateIsNamed) {
+  const auto errors = RankGroup({.ranks = 2}).run([](Communicator& comm) {
+    auto options = options_of(comm, std::make_shared<HangingRule>(comm));
+    options.timeout = std::chrono::milliseconds(300);
+    options.stall_warning = std::chrono::milliseconds(100);
+    Worker worker(comm, std::move(options));
+    for (int step = 0; step < 100; ++step) worker.step(step);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("worker 1 has not ended its share of the update in step"));
+  EXPECT_THAT(errors[1], HasSubstr("worker 1 has not ended its share of the update in step"));
 }
 
 TEST(AllReduceStrategy, AWorkerThatLeavesIsNamed) {
@@ -409,4 +440,4 @@ TEST(AllReduceStrategy, AChangeOfTheModelOnSomeWorkersOnlyIsAnErrorOnAll) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

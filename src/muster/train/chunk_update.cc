@@ -5,7 +5,7 @@
 #include "muster/base/convert.h"
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Elements that are summed and then used while they are in the first-level cache.
@@ -49,7 +49,8 @@ UpdateRange ChunkUpdate::range_of(const Chunk& chunk, const void* gradient) cons
   range.parameter = info.has_master() ? buffers_.master + offset
                                       : buffers_.parameters + layout_.offset(chunk.parameter) +
                                             chunk.begin * size_of(info.dtype);
-  for (size_t slot = 0; slot < rule_.slots(); ++slot) range.slots[slot] = buffers_.slots[slot] + offset;
+  for (size_t state = 0; state < rule_.states(); ++state)
+    range.states[state] = buffers_.states[state] + offset;
   return range;
 }
 
@@ -87,4 +88,4 @@ void ChunkUpdate::reduce_and_apply(const Chunk& chunk, std::span<const WeightedS
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

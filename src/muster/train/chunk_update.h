@@ -1,7 +1,7 @@
 #pragma once
 
 // The arithmetic of one chunk: sums of the workers' gradients, norms, and the update rule, over the buffers
-// of a layout. Without state of its own between calls: whoever has taken a chunk can do it.
+// of a layout. Without state of its own between calls: whoever has claimed a chunk can do it.
 
 #include <array>
 #include <span>
@@ -10,16 +10,16 @@
 #include "muster/optim/gradients.h"
 #include "muster/optim/update_rule.h"
 #include "muster/train/parameter_layout.h"
-#include "muster/train/step_board.h"
+#include "muster/train/shared_step.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// The host's flat memory; `sums` and `master` are null where nothing needs them.
 struct ModelBuffers {
   std::byte* parameters = nullptr;
   std::byte* master = nullptr;  // of 16-bit parameters, in float32
   std::byte* sums = nullptr;    // of gradients
-  std::array<std::byte*, kMostSlots> slots = {};
+  std::array<std::byte*, kMostStates> states = {};
 };
 
 class ChunkUpdate {
@@ -55,4 +55,4 @@ class ChunkUpdate {
   const ModelBuffers& buffers_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include "muster/base/text.h"
+#include "muster/collective/named_sums.h"
 #include "muster/train/all_reduce_strategy.h"
-#include "muster/train/gather.h"
 #include "muster/train/replication.h"
 #include "muster/train/worker_group.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 size_t bucket_of(const Config& config) {
@@ -17,7 +17,7 @@ size_t bucket_of(const Config& config) {
 
 class CommunicatorGroup : public WorkerGroup {
  public:
-  explicit CommunicatorGroup(Job& job)
+  explicit CommunicatorGroup(JobContext& job)
       : job_(job), communicator_(job.communicator()), buffers_(communicator_) {}
 
   std::shared_ptr<void> allocate(size_t bytes) override { return communicator_.allocate(bytes); }
@@ -63,7 +63,7 @@ class CommunicatorGroup : public WorkerGroup {
   }
 
   std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
-    return muster::add_up(communicator_, mine);
+    return muster::detail::add_up(communicator_, mine);
   }
 
   void barrier() override { communicator_.barrier(); }
@@ -78,7 +78,7 @@ class CommunicatorGroup : public WorkerGroup {
     return fmt::format("worker {}", rank);
   }
 
-  Job& job_;
+  JobContext& job_;
   Communicator& communicator_;
   BufferBroadcast buffers_;
   bool has_batches_ = false;
@@ -86,12 +86,8 @@ class CommunicatorGroup : public WorkerGroup {
 
 }  // namespace
 
-std::unique_ptr<WorkerGroup> make_communicator_group(Job& job) {
+std::unique_ptr<WorkerGroup> make_communicator_group(JobContext& job) {
   return std::make_unique<CommunicatorGroup>(job);
 }
 
-std::unique_ptr<WorkerGroup> make_worker_group(Job& job) {
-  return job.config().strategy.starts_with("ps-") ? make_server_group(job) : make_communicator_group(job);
-}
-
-}  // namespace muster
+}  // namespace muster::detail

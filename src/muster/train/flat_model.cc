@@ -7,7 +7,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 DType dtype_of(const std::string& name, const torch::Tensor& tensor) {
@@ -56,9 +56,34 @@ std::vector<std::pair<std::string, torch::Tensor>> trained(torch::nn::Module& mo
   return found;
 }
 
+// Those of the tensor where it is dense, so that a layout other than the usual, as channels-last, is kept.
+std::vector<int64_t> dense_strides(const torch::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  std::vector<int64_t> strides(static_cast<size_t>(tensor.dim()), 1);
+  for (size_t i = strides.size(); i-- > 1;)
+    strides[i - 1] = strides[i] * tensor.size(static_cast<int64_t>(i));
+  return strides;
+}
+
+// Calls `visit` with each parameter that requires a gradient, in the order of the modules, also where several
+// names have it, until it says false. Without full names: this runs before every step.
+template <typename Visit>
+bool visit_trained(const torch::nn::Module& module, const Visit& visit) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (item.value().defined() && item.value().requires_grad() && !visit(item.value())) return false;
+  }
+  const auto children = module.children();
+  return std::all_of(children.begin(), children.end(),
+                     [&](const auto& child) { return visit_trained(*child, visit); });
+}
+
 }  // namespace
 
 FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
+  visit_trained(module_, [this](const torch::Tensor& tensor) {
+    found_.push_back(tensor.unsafeGetTensorImpl());
+    return true;
+  });
   for (auto& [name, tensor] : trained(module)) {
     if (!tensor.device().is_cpu())
       raise<InvalidArgument>("the parameter {} is on {}: Muster trains on the CPU", name,
@@ -142,12 +167,11 @@ std::vector<torch::Tensor> FlatModel::buffers() const {
 }
 
 bool FlatModel::has_changed() const {
-  const auto now = trained(module_);
-  if (now.size() != size()) return true;
-  std::set<const void*> known;
-  for (const auto& parameter : parameters_) known.insert(parameter.tensor.unsafeGetTensorImpl());
-  return std::any_of(now.begin(), now.end(),
-                     [&](const auto& item) { return !known.contains(item.second.unsafeGetTensorImpl()); });
+  size_t next = 0;
+  const auto is_next = [&](const torch::Tensor& tensor) {
+    return next < found_.size() && found_[next++] == tensor.unsafeGetTensorImpl();
+  };
+  return !visit_trained(module_, is_next) || next != found_.size();
 }
 
 std::vector<size_t> FlatModel::order() const {
@@ -177,16 +201,23 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = parameters_[i].tensor;
     const auto keep = [memory](void*) {};
-    // A dense layout other than the usual, as channels-last, is kept.
-    const auto strides = tensor.is_non_overlapping_and_dense()
-                             ? tensor.strides().vec()
-                             : torch::empty(tensor.sizes(), tensor.options()).strides().vec();
-    auto view = torch::from_blob(memory.get() + layout.offset(i), tensor.sizes(), strides, keep,
+    auto view = torch::from_blob(memory.get() + layout.offset(i), tensor.sizes(), dense_strides(tensor), keep,
                                  tensor.options().requires_grad(false));
     if (fill) view.copy_(tensor);
     tensor.set_data(view);
   }
   note_references_after();
+}
+
+// Into the memory that autograd gave it, so that an optimizer may do with it as it likes.
+void FlatModel::set_gradient(size_t parameter, std::byte* values) {
+  const torch::NoGradGuard no_grad;
+  auto& tensor = parameters_[parameter].tensor;
+  const auto view =
+      torch::from_blob(values, tensor.sizes(), dense_strides(tensor), tensor.options().requires_grad(false));
+  auto& gradient = tensor.mutable_grad();
+  if (!gradient.defined() || gradient.is_sparse()) gradient = torch::empty_like(tensor);
+  gradient.copy_(view);
 }
 
 void FlatModel::move_back() {
@@ -221,10 +252,10 @@ const void* FlatModel::gradient(size_t parameter) {
   torch::Tensor gradient = entry.tensor.grad();
   if (!gradient.defined()) return nullptr;
   const auto& like = entry.tensor;
-  if (gradient.is_sparse() || gradient.scalar_type() != like.scalar_type() ||
-      gradient.strides() != like.strides()) {
+  const auto strides = dense_strides(like);
+  if (gradient.is_sparse() || gradient.scalar_type() != like.scalar_type() || gradient.strides() != strides) {
     const torch::NoGradGuard no_grad;
-    entry.converted = torch::empty_like(like);
+    entry.converted = torch::empty_strided(like.sizes(), strides, like.options().requires_grad(false));
     entry.converted.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
     gradient = entry.converted;
   }
@@ -249,4 +280,4 @@ bool FlatModel::held(size_t parameter) const {
   return references_of(parameters_[parameter].tensor) > parameters_[parameter].references;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

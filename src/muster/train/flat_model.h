@@ -21,7 +21,7 @@
 
 #include "muster/train/parameter_layout.h"
 
-namespace muster {
+namespace muster::detail {
 
 class FlatModel {
  public:
@@ -59,6 +59,12 @@ class FlatModel {
   /// Makes the parameters views of `memory`. Copies their values there first where `fill`.
   void move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill);
 
+  /// Sets what groups have otherwise, by parameter.
+  void set_group(size_t parameter, const GroupRates& group) { parameters_[parameter].info.group = group; }
+
+  /// Makes the gradient of a parameter what lies in memory as the parameter's own values would.
+  void set_gradient(size_t parameter, std::byte* values);
+
   /// Gives each parameter memory of its own again.
   void move_back();
 
@@ -69,8 +75,8 @@ class FlatModel {
   void set_gradients_aside();
   void put_gradients_back();
 
-  /// The parameters that have a gradient were updated: from here on autograd refuses, as after an optimizer of
-  /// torch's, to go back through a graph that was made before and needs their values.
+  /// The parameters that have a gradient were updated: from here on autograd refuses, as after an optimizer
+  /// of torch's, to go back through a graph that was made before and needs their values.
   void note_update();
 
   /// The gradient as the strategies want it: dense, with the parameter's type and strides. nullptr when there
@@ -102,8 +108,9 @@ class FlatModel {
 
   torch::nn::Module& module_;
   std::vector<Parameter> parameters_;
+  std::vector<const void*> found_;  // the trained parameters in the order of the modules, some more than once
   std::vector<size_t> order_;
   std::function<void(size_t)> on_gradient_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

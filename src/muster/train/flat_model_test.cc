@@ -5,7 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/train/trainer_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace testing;
@@ -226,4 +226,4 @@ TEST(FlatModel, AParameterOfAnotherIsRefusedByItsNameAsLongAsThatLives) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,4 +1,4 @@
-#include "muster/train/metrics.h"
+#include "muster/metrics.h"
 
 #include <fmt/format.h>
 

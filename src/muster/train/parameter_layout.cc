@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr size_t kLine = 64;  // parameters begin on cache lines: BLAS and oneDNN like it
@@ -58,4 +58,4 @@ void ParameterLayout::add_chunks(size_t parameter, size_t bucket_bytes) {
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -14,13 +14,15 @@
 #include <vector>
 
 #include "muster/base/dtype.h"
+#include "muster/optim/update_rule.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct ParameterInfo {
   std::string name;
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
+  GroupRates group;
 
   size_t count() const;
 
@@ -60,7 +62,7 @@ class ParameterLayout {
   size_t offset(size_t parameter) const { return offsets_[parameter]; }  ///< in the parameters' buffer
   size_t bytes() const { return bytes_; }                                ///< of the parameters' buffer
 
-  /// Sums of gradients, and each slot of the optimizer, have a buffer of this size.
+  /// Sums of gradients, and each state of the optimizer, have a buffer of this size.
   size_t state_offset(size_t parameter) const { return state_offsets_[parameter]; }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -79,4 +81,4 @@ class ParameterLayout {
   size_t state_bytes_ = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::vector<ParameterInfo> mixed_parameters() {
@@ -71,4 +71,4 @@ TEST(ParameterLayout, OfNothingIsEmpty) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

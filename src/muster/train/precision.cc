@@ -12,7 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Before its first primitive, oneDNN can be told which instructions to keep to.
@@ -76,4 +76,4 @@ Precision::Scope::~Scope() {
   at::autocast::set_cpu_enabled(before_);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

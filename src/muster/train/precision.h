@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::detail {
 
 class Precision {
  public:
@@ -36,4 +36,4 @@ class Precision {
   double loss_scale_ = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
-#include "muster/train/gather.h"
+#include "muster/collective/gather_texts.h"
 
-namespace muster {
+namespace muster::detail {
 
 std::string first_difference(const std::string& chiefs, const std::string& mine) {
   std::istringstream left(chiefs);
@@ -67,4 +67,4 @@ void BufferBroadcast::run(const std::vector<torch::Tensor>& buffers) {
   if (communicator_.rank() != 0) move(false);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

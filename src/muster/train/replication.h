@@ -1,7 +1,7 @@
 #pragma once
 
 // What keeps the workers' modules equal, beside the update of trained parameters: they are compared at the
-// start, take over the chief's values, and then its buffers before each step. Called by all ranks.
+// start, take over the chief's values, and then its buffers after each step. Called by all ranks.
 
 #include <functional>
 #include <memory>
@@ -10,9 +10,9 @@
 
 #include <torch/torch.h>
 
-#include "muster/collective/communicator.h"
+#include "muster/communicator.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// Throws InvalidArgument on all ranks when their descriptions, of several lines, are not the same: with the
 /// first line that differs from the chief's, and `name_of` the rank that has it.
@@ -38,4 +38,4 @@ class BufferBroadcast {
   size_t capacity_ = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -7,19 +7,17 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
+#include "muster/collective/named_sums.h"
+#include "muster/job/serve.h"
 #include "muster/optim/rules.h"
-#include "muster/train/gather.h"
 #include "muster/train/replication.h"
-#include "muster/train/serve.h"
 #include "muster/train/server_strategy.h"
 #include "muster/train/worker_group.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using torch::Tensor;
-
-constexpr size_t kPiece = size_t{16} << 20;  // of what goes through the coordinator
 
 std::string bytes_of(const std::vector<Tensor>& tensors) {
   std::string bytes;
@@ -42,9 +40,9 @@ void set_bytes(const std::vector<Tensor>& tensors, const std::string& bytes) {
   }
 }
 
-class ServerWorkers : public WorkerGroup {
+class ServerGroup : public WorkerGroup {
  public:
-  explicit ServerWorkers(Job& job) : job_(job), number_(job.next_model()) {
+  explicit ServerGroup(JobContext& job) : job_(job), number_(job.next_model()) {
     if (job_.servers() == 0)
       raise<InvalidArgument>(
           "--strategy {} needs a parameter server: start the program with muster run --ps 1, "
@@ -74,15 +72,15 @@ class ServerWorkers : public WorkerGroup {
 
   std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {
     const Config& config = job_.config();
-    const ServerPlan plan = plan_of(model, options);
-    const int published = job_.next_plan();
-    from_chief_at(plan_key(published), [&] { return plan.to_text(); });
+    const ModelSpec spec = spec_of(model, options);
+    const int published = job_.next_model_spec();
+    from_chief_at(model_spec_key(published), [&] { return spec.to_text(); });
     client_ = std::make_unique<ParameterClient>(ParameterClient::Options{
         .endpoint = job_.endpoint(),
         .job_id = job_.id(),
-        .plan_id = std::to_string(published),
-        .plan = plan,
-        .worker = job_.worker(),
+        .model_id = std::to_string(published),
+        .spec = spec,
+        .worker = job_.rank(),
         .incarnation = config.restart_count,
         .sockets = config.sockets,
         .encrypted = job_.encrypted(),
@@ -90,10 +88,10 @@ class ServerWorkers : public WorkerGroup {
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); },
         .check = [this] { job_.check(); }});
     if (job_.is_chief()) initialise(model);
-    const bool local = is_local(plan.policy);
+    const bool local = is_local(spec.policy);
     return std::make_unique<ServerStrategy>(ServerStrategy::Options{.client = *client_,
                                                                     .parameters = model.infos(),
-                                                                    .plan = plan,
+                                                                    .spec = spec,
                                                                     .hogwild = config.hogwild,
                                                                     .local = local ? options.rule : nullptr,
                                                                     .sync_every = config.sync_every});
@@ -141,31 +139,22 @@ class ServerWorkers : public WorkerGroup {
     return from_chief_at(fmt::format("muster/{}/{}", what, number_), make);
   }
 
-  // In pieces: a value of the coordinator's has a limit.
   template <typename Make>
   std::string from_chief_at(const std::string& key, const Make& make) {
-    if (job_.is_chief()) {
-      const std::string value = make();
-      job_.put(key, value.substr(0, kPiece));
-      for (size_t at = kPiece; at < value.size(); at += kPiece)
-        job_.put(fmt::format("{}/{}", key, at), value.substr(at, kPiece));
-      job_.put(key + "/size", std::to_string(value.size()));
-      return value;
-    }
-    const auto size = static_cast<size_t>(*parse_integer(job_.get(key + "/size")));
-    std::string value = job_.get(key);
-    for (size_t at = kPiece; at < size; at += kPiece) value += job_.get(fmt::format("{}/{}", key, at));
+    if (!job_.is_chief()) return job_.get_long(key);
+    std::string value = make();
+    job_.put_long(key, value);
     return value;
   }
 
-  ServerPlan plan_of(const FlatModel& model, const StrategyOptions& options) const {
+  ModelSpec spec_of(const FlatModel& model, const StrategyOptions& options) const {
     const Config& config = job_.config();
-    ServerPlan plan = {.servers = job_.servers(), .clip_norm = options.clip_norm};
-    for (const auto& info : model.infos()) plan.variables.push_back({info.name, info.shape});
-    plan.placement = parse_placement(config.placement);
-    plan.stop_at_nan = config.on_nan == "stop" && !options.check_finite;
-    if (config.wire != "same") plan.wire = parse_dtype(config.wire);
-    plan.policy = {.workers = job_.workers(),
+    ModelSpec spec = {.servers = job_.servers(), .clip_norm = options.clip_norm};
+    for (const auto& info : model.infos()) spec.variables.push_back({info.name, info.shape, info.group});
+    spec.placement = parse_placement(config.placement);
+    spec.stop_at_nan = config.on_nan == "stop" && !options.check_finite;
+    if (config.wire != "same") spec.wire_dtype = parse_dtype(config.wire);
+    spec.policy = {.workers = job_.workers(),
                    .phases = config.switches.empty() ? std::vector<Phase>{{0, parse_mode(config.strategy)}}
                                                      : parse_phases(config.switches),
                    .max_steps = options.max_steps,
@@ -174,26 +163,29 @@ class ServerWorkers : public WorkerGroup {
                    .max_staleness = config.max_staleness,
                    .staleness_damping = config.staleness_damping,
                    .staleness = config.staleness};
-    const UpdatePolicy checked(plan.policy);  // says what can't work, before any server has to
-    const auto& phases = plan.policy.phases;
-    const bool local = is_local(plan.policy);
+    const UpdatePolicy checked(spec.policy);  // says what can't work, before any server has to
+    const auto& phases = spec.policy.phases;
+    const bool local = is_local(spec.policy);
     if (phases.size() > 1 && std::ranges::count(phases, Mode::kLocal, &Phase::mode) > 0)
       throw InvalidArgument(
           "--switch: ps-local can't be mixed with other modes, whose servers update otherwise");
-    plan.rule = (local ? sgd({.lr = 1, .momentum = config.outer_momentum}) : options.rule)->to_string();
-    if (local) plan.clip_norm = 0;
-    if (plan.servers == 1) return plan;
+    spec.rule = (local ? sgd({.lr = 1, .momentum = config.outer_momentum}) : options.rule)->to_string();
+    if (local) {  // the workers' own updates have seen to these
+      spec.clip_norm = 0;
+      for (auto& variable : spec.variables) variable.group = {};
+    }
+    if (spec.servers == 1) return spec;
     if (options.clip_norm > 0)
       throw InvalidArgument(
           "TrainerOptions::clip_norm needs the norm of the whole gradient, which only one "
           "parameter server has: use --ps 1");
-    if (options.rule->measures() && !local && plan.placement == PlacementKind::kSliced) {
+    if (options.rule->measures() && !local && spec.placement == PlacementKind::kSliced) {
       if (job_.is_chief())
         log_info("{} needs whole parameters: they are placed as with --placement balanced",
                  options.rule->name());
-      plan.placement = PlacementKind::kBalanced;
+      spec.placement = PlacementKind::kBalanced;
     }
-    return plan;
+    return spec;
   }
 
   void initialise(const FlatModel& model) {
@@ -208,15 +200,15 @@ class ServerWorkers : public WorkerGroup {
     client_->initialise(values);
   }
 
-  Job& job_;
+  JobContext& job_;
   const int number_;  // of the model
   std::unique_ptr<ParameterClient> client_;
 };
 
 }  // namespace
 
-std::unique_ptr<WorkerGroup> make_server_group(Job& job) {
-  return std::make_unique<ServerWorkers>(job);
+std::unique_ptr<WorkerGroup> make_server_group(JobContext& job) {
+  return std::make_unique<ServerGroup>(job);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -11,7 +11,7 @@
 #include "muster/base/text.h"
 #include "muster/optim/gradients.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using Clock = Deadline::Clock;
@@ -50,9 +50,9 @@ ServerStrategy::ServerStrategy(Options options)
       gradients_(layout_.size(), nullptr) {
   check_options();
   is_exclusive_ = options_.client.parameters() != nullptr &&
-                  std::ranges::all_of(options_.plan.policy.phases,
+                  std::ranges::all_of(options_.spec.policy.phases,
                                       [](const Phase& phase) { return phase.mode == Mode::kSync; });
-  ask([this] { return options_.client.join(); });
+  ask([this] { return options_.client.enter(); });
   if (reads_in_place()) {
     memory_ = std::reinterpret_pointer_cast<std::byte>(
         std::const_pointer_cast<float>(options_.client.parameters()));
@@ -63,17 +63,17 @@ ServerStrategy::ServerStrategy(Options options)
     memory_ = std::static_pointer_cast<std::byte>(options_.client.allocate(layout_.bytes()));
   }
   for (size_t i = 0; i < layout_.size(); ++i)
-    places_.push_back(reinterpret_cast<float*>(memory_.get() + layout_.offset(i)));
+    variables_.push_back(reinterpret_cast<float*>(memory_.get() + layout_.offset(i)));
   if (is_local()) {
-    slots_.resize(options_.local->slots());
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      slots_[i].resize(layout_.state_bytes());
-      buffers_.slots[i] = slots_[i].data();
+    states_.resize(options_.local->states());
+    for (size_t i = 0; i < states_.size(); ++i) {
+      states_[i].resize(layout_.state_bytes());
+      buffers_.states[i] = states_[i].data();
     }
     buffers_.parameters = memory_.get();
     update_.emplace(layout_, *options_.local, buffers_);
-    origin_ = options_.client.allocate(layout_.bytes());
-    walk_ = options_.client.allocate(layout_.bytes());
+    anchor_ = options_.client.allocate(layout_.bytes());
+    delta_ = options_.client.allocate(layout_.bytes());
   }
   pull();
 }
@@ -96,13 +96,14 @@ void ServerStrategy::check_options() const {
   if (!options_.hogwild) return;
   if (options_.client.parameters() == nullptr)
     throw InvalidArgument("--hogwild needs one parameter server, on the host of the workers");
-  if (is_local()) throw InvalidArgument("--hogwild is not for ps-local, whose workers go their own ways");
+  if (is_local())
+    throw InvalidArgument("--hogwild is not for ps-local, whose workers each update a copy of their own");
 }
 
 std::string ServerStrategy::explain() const {
   std::string text =
-      fmt::format("{}: {} workers, {} server{}", describe(options_.plan.policy), options_.plan.policy.workers,
-                  options_.plan.servers, options_.plan.servers == 1 ? "" : "s");
+      fmt::format("{}: {} workers, {} server{}", describe(options_.spec.policy), options_.spec.policy.workers,
+                  options_.spec.servers, options_.spec.servers == 1 ? "" : "s");
   if (is_local()) text += fmt::format(", averages every {} steps", options_.sync_every);
   if (options_.hogwild) text += ", parameters read in place";
   return text;
@@ -114,30 +115,35 @@ void ServerStrategy::pull() {
     if (is_exclusive_) {
       options_.client.wait_version(version_);
     } else if (!options_.hogwild) {
-      version_ = options_.client.pull(version_, places_);
+      version_ = options_.client.pull(version_, variables_);
     } else {
       options_.client.wait_consumed();
     }
   });
-  if (is_local()) copy_bytes(origin_.get(), memory_.get(), layout_.bytes());
+  if (is_local()) copy_bytes(anchor_.get(), memory_.get(), layout_.bytes());
 }
 
 void ServerStrategy::refresh() {
   if (is_local() || reads_in_place()) return;
-  with_servers([this] { version_ = options_.client.pull(reply_.version, places_); });
+  with_servers([this] { version_ = options_.client.pull(reply_.version, variables_); });
 }
 
-void ServerStrategy::begin_rest() {
+void ServerStrategy::pause() {
   if (done()) return;
-  with_servers([this] { options_.client.begin_rest(); });
-  resting_ = true;
+  with_servers([this] { options_.client.post_finish_epoch(); });
+  paused_ = true;
 }
 
 // Local steps that were not sent yet are kept: they go on from where they are.
-void ServerStrategy::end_rest() {
-  if (!std::exchange(resting_, false)) return;
-  ask([this] { return options_.client.end_rest(); });
+void ServerStrategy::resume() {
+  if (!std::exchange(paused_, false)) return;
+  ask([this] { return options_.client.wait_next_epoch(); });
   if (local_steps_ == 0) pull();
+}
+
+// The leader counts; of local steps that were not sent yet, the other workers have taken as many.
+std::optional<int64_t> ServerStrategy::samples() const {
+  return reply_.samples + local_samples_ * options_.spec.policy.workers;
 }
 
 void ServerStrategy::begin(const StepStart& start) {
@@ -150,7 +156,7 @@ void ServerStrategy::begin(const StepStart& start) {
 
 void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held*/) {
   const auto* data = static_cast<const float*>(gradient);
-  if (data != nullptr && !options_.plan.stop_at_nan) check_finite(parameter, data);
+  if (data != nullptr && !options_.spec.stop_at_nan) check_finite(parameter, data);
   if (is_local()) {
     gradients_[parameter] = gradient;
   } else {
@@ -171,12 +177,13 @@ StepResult ServerStrategy::finish(double loss) {
   result.total = start_.total;
   result.loss = loss;
   if (start_.weight == 0) {
-    rest(result);
+    finish_epoch(result);
   } else if (is_local()) {
     if (not_finite_.empty()) update_locally();
     result.applied = not_finite_.empty();
-    result.total *= options_.plan.policy.workers;  // the others do the same
+    result.total *= options_.spec.policy.workers;  // the others do the same
     ++local_steps_;
+    local_samples_ += start_.samples;
     if (local_steps_ >= local_limit()) send_local_steps(loss, result);
   } else {
     push({.step = reply_.step,
@@ -186,6 +193,7 @@ StepResult ServerStrategy::finish(double loss) {
           .lr = start_.lr,
           .gradient_scale = start_.gradient_scale,
           .loss = loss,
+          .samples = start_.samples,
           .skip = !not_finite_.empty()},
          result);
   }
@@ -199,20 +207,20 @@ void ServerStrategy::push(Push push, StepResult& result) {
   pull();
   result.wait = answered - start;
   result.update = Clock::now() - answered;
-  result.applied = reply.verdict == Answer::Verdict::kApplied;
-  result.dropped = reply.verdict == Answer::Verdict::kDropped ? 1 : 0;
+  result.applied = reply.outcome == Answer::Outcome::kApplied;
+  result.dropped = reply.outcome == Answer::Outcome::kDropped ? 1 : 0;
   result.staleness = reply.staleness;
-  if (reply.verdict != Answer::Verdict::kApplied) return;
+  if (reply.outcome != Answer::Outcome::kApplied) return;
   result.loss = reply.loss;
   result.total = reply.total;
 }
 
-// Until all workers rest: then everyone may go on.
-void ServerStrategy::rest(StepResult& result) {
+// Waits until all workers have finished the epoch: then everyone may go on.
+void ServerStrategy::finish_epoch(StepResult& result) {
   if (local_steps_ > 0) send_local_steps(0, result);
   const auto start = Clock::now();
   if (!done()) {
-    ask([this] { return options_.client.rest(); });
+    ask([this] { return options_.client.finish_epoch(); });
     pull();
   }
   result.finished = true;
@@ -224,40 +232,43 @@ void ServerStrategy::update_locally() {
   for (const auto& chunk : layout_.chunks()) {
     if (gradients_[chunk.parameter] == nullptr) continue;
     const WeightedSource source = {gradients_[chunk.parameter], 1};
+    const ParameterInfo& info = layout_[chunk.parameter];
     update_->reduce_and_apply(chunk, {&source, 1},
                               {.step = updates_[chunk.parameter] + 1,
-                               .lr = start_.lr,
+                               .lr = start_.lr * info.group.lr_factor,
                                .gradient_scale = scale,
-                               .adapt = layout_[chunk.parameter].shape.size() > 1});
+                               .adapt = info.shape.size() > 1,
+                               .weight_decay = info.group.weight_decay});
   }
   for (size_t i = 0; i < updates_.size(); ++i) updates_[i] += gradients_[i] != nullptr ? 1 : 0;
 }
 
-// The average of what the workers have is that of the ways they went.
+// The average of the workers' parameters is the anchor less the average of their deltas.
 void ServerStrategy::send_local_steps(double loss, StepResult& result) {
   for (size_t i = 0; i < layout_.size(); ++i) {
-    auto* way = reinterpret_cast<float*>(static_cast<std::byte*>(walk_.get()) + layout_.offset(i));
-    const auto* from =
-        reinterpret_cast<const float*>(static_cast<std::byte*>(origin_.get()) + layout_.offset(i));
-    for (size_t k = 0; k < layout_[i].count(); ++k) way[k] = from[k] - places_[i][k];
-    options_.client.deliver(i, way);
+    auto* delta = reinterpret_cast<float*>(static_cast<std::byte*>(delta_.get()) + layout_.offset(i));
+    const auto* anchor =
+        reinterpret_cast<const float*>(static_cast<std::byte*>(anchor_.get()) + layout_.offset(i));
+    for (size_t k = 0; k < layout_[i].count(); ++k) delta[k] = anchor[k] - variables_[i][k];
+    options_.client.deliver(i, delta);
   }
   const bool applied = result.applied;
   push({.step = reply_.step,
         .version = version_,
         .lr = 1,
         .loss = loss,
+        .samples = std::exchange(local_samples_, 0),
         .advance = std::exchange(local_steps_, 0)},
        result);
   result.applied = applied;
-  result.total = start_.total * options_.plan.policy.workers;
+  result.total = start_.total * options_.spec.policy.workers;
 }
 
 int64_t ServerStrategy::local_limit() const {
   int64_t limit = options_.sync_every;
-  const int64_t end = options_.plan.policy.max_steps;
+  const int64_t end = options_.spec.policy.max_steps;
   if (end > 0) limit = std::min(limit, std::max<int64_t>(1, end - reply_.step));
   return limit;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -6,7 +6,7 @@
 // The parameters are this worker's own copy of one version. With `hogwild` they are the server's, in place;
 // so they are with ps-sync and one server on this host, where an update during a step means that the step's
 // gradient comes too late and is dropped. In the mode ps-local this worker updates its copy itself, and sends
-// how far it has gone every few steps, as if that were a gradient.
+// the delta to the parameters that it read (the anchor) every few steps, as if that were a gradient.
 
 #include <memory>
 #include <optional>
@@ -14,40 +14,41 @@
 #include <vector>
 
 #include "muster/optim/update_rule.h"
-#include "muster/ps/client.h"
+#include "muster/ps/client/parameter_client.h"
 #include "muster/train/chunk_update.h"
 #include "muster/train/strategy.h"
 
-namespace muster {
+namespace muster::detail {
 
 class ServerStrategy : public Strategy {
  public:
   struct Options {
     ParameterClient& client;                ///< of variables that are these parameters; outlives this
     std::vector<ParameterInfo> parameters;  ///< float32
-    ServerPlan plan;
+    ModelSpec spec;
     bool hogwild = false;
     UpdateRulePtr local;  ///< ps-local: the rule of this worker
     int sync_every = 1;   ///< ps-local
   };
 
-  /// Joins, and reads the parameters: waits for the chief to have given them. Throws InvalidArgument.
+  /// Enters, and reads the parameters: waits for the chief to have given them. Throws InvalidArgument.
   explicit ServerStrategy(Options options);
   ~ServerStrategy() override;
 
   std::string explain() const override;
   const ParameterLayout& layout() const override { return layout_; }
   std::shared_ptr<std::byte> parameters() override { return memory_; }
-  std::byte* slot(size_t slot) override { return slots_[slot].data(); }
+  std::byte* state(size_t state) override { return states_[state].data(); }
   bool initialises() const override { return false; }
   int64_t updates(size_t parameter) const override { return updates_[parameter]; }
   void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
   void adopt_parameters() override {}
   void refresh() override;
-  void begin_rest() override;
-  void end_rest() override;
+  void pause() override;
+  void resume() override;
   std::optional<int64_t> global_step() const override { return step(); }
   bool done() const override { return reply_.kind == Reply::Kind::kDone; }
+  std::optional<int64_t> samples() const override;
 
   void begin(const StepStart& start) override;
   void deliver(size_t parameter, const void* gradient, bool held) override;
@@ -65,7 +66,7 @@ class ServerStrategy : public Strategy {
   template <typename Call>
   Reply ask(const Call& call);
   void pull();
-  void rest(StepResult& result);
+  void finish_epoch(StepResult& result);
   void update_locally();
   void send_local_steps(double loss, StepResult& result);
   int64_t local_limit() const;
@@ -73,24 +74,25 @@ class ServerStrategy : public Strategy {
   const Options options_;
   const ParameterLayout layout_;
   std::shared_ptr<std::byte> memory_;
-  std::vector<float*> places_;  // of each parameter
-  bool is_exclusive_ = false;   // no update comes while a gradient is computed that will be used
-  Reply reply_;                 // the last
-  int64_t version_ = 0;         // of the parameters
+  std::vector<float*> variables_;  // of each parameter
+  bool is_exclusive_ = false;      // no update comes while a gradient is computed that will be used
+  Reply reply_;                    // the last
+  int64_t version_ = 0;            // of the parameters
   StepStart start_;
-  bool resting_ = false;    // between begin_rest() and end_rest()
+  bool paused_ = false;     // between pause() and resume()
   std::string not_finite_;  // the parameter whose gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 
   // ps-local.
-  std::vector<std::vector<std::byte>> slots_;
+  std::vector<std::vector<std::byte>> states_;
   ModelBuffers buffers_;
   std::optional<ChunkUpdate> update_;
   std::vector<int64_t> updates_;
   std::vector<const void*> gradients_;
-  std::shared_ptr<void> origin_;  // the parameters as they were read
-  std::shared_ptr<void> walk_;    // how far we are from there
+  std::shared_ptr<void> anchor_;  // the parameters as they were read
+  std::shared_ptr<void> delta_;   // the anchor less the parameters
   int64_t local_steps_ = 0;
+  int64_t local_samples_ = 0;  // of these steps
 };
 
-}  // namespace muster
+}  // namespace muster::detail

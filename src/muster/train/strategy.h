@@ -21,7 +21,7 @@
 
 #include "muster/train/parameter_layout.h"
 
-namespace muster {
+namespace muster::detail {
 
 /// What a worker says of its step before its gradients. A worker that has run out of data brings a weight of
 /// 0, and delivers nothing.
@@ -30,6 +30,7 @@ struct StepStart {
   double total = 0;           ///< what it adds to the divisor of the average
   double lr = 0;              ///< the learning rate; the chief's counts
   double gradient_scale = 1;  ///< the average is multiplied by it: one over the loss scale
+  int64_t samples = 0;        ///< of its batches; 0: nobody said how many
   bool changed = false;       ///< its model has other parameters than before: it brings nothing else
 };
 
@@ -57,15 +58,18 @@ class Strategy {
   /// the offsets of the layout's state.
   virtual const ParameterLayout& layout() const = 0;
   virtual std::shared_ptr<std::byte> parameters() = 0;
-  virtual std::byte* slot(size_t slot) = 0;
+  virtual std::byte* state(size_t state) = 0;
 
-  /// Whether this worker fills parameters() and slot() at first: one on each host does.
+  /// Whether this worker fills parameters() and state() at first: one on each host does.
   virtual bool initialises() const = 0;
 
   /// The global step, where it is not this worker's rounds that count; and whether training is over, on all
   /// workers.
   virtual std::optional<int64_t> global_step() const { return std::nullopt; }
   virtual bool done() const { return false; }
+
+  /// The samples that all workers have used, where somebody counts them for all.
+  virtual std::optional<int64_t> samples() const { return std::nullopt; }
 
   /// How many updates a parameter has had.
   virtual int64_t updates(size_t parameter) const = 0;
@@ -77,10 +81,10 @@ class Strategy {
   /// Makes parameters() the newest there are, where they live elsewhere.
   virtual void refresh() {}
 
-  /// Around a time, between steps, in which this worker waits in another model's join() and brings nothing
-  /// here: so that the other workers do not wait for it. end_rest() waits until all workers have begun.
-  virtual void begin_rest() {}
-  virtual void end_rest() {}
+  /// Around a time, between steps, in which this worker finishes another model's epoch and brings nothing
+  /// here: so that the other workers do not wait for it. resume() waits until all workers have paused.
+  virtual void pause() {}
+  virtual void resume() {}
 
   virtual void begin(const StepStart& start) = 0;
 
@@ -93,4 +97,4 @@ class Strategy {
   virtual StepResult finish(double loss) = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

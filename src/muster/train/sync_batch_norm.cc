@@ -1,10 +1,14 @@
-#include "muster/train/sync_batch_norm.h"
+#include "muster/sync_batch_norm.h"
 
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/communicator.h"
 
 namespace muster {
+
+using namespace detail;
+
 namespace {
 
 using torch::Tensor;

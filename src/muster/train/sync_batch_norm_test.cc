@@ -1,9 +1,9 @@
-#include "muster/train/sync_batch_norm.h"
+#include "muster/sync_batch_norm.h"
 
 #include "muster/base/error.h"
 #include "muster/train/trainer_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace testing;
@@ -52,8 +52,8 @@ void check(const Sizes& sizes, const BatchNormOptions& options) {
   const auto found = on_workers({static_cast<int>(sizes.size())}, [&](Job& job) {
     SyncBatchNorm norm{job, options};
     int64_t begin = 0;
-    for (int i = 0; i < job.worker(); ++i) begin += sizes[static_cast<size_t>(i)];
-    return trace(norm, begin, begin + sizes[static_cast<size_t>(job.worker())]);
+    for (int i = 0; i < job.rank(); ++i) begin += sizes[static_cast<size_t>(i)];
+    return trace(norm, begin, begin + sizes[static_cast<size_t>(job.rank())]);
   });
   if (::testing::Test::HasFailure()) return;
   for (size_t step = 0; step < 3; ++step) {
@@ -152,7 +152,7 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithTheWholeBatch) {
       fill(net);
       Trainer trainer(job, net, sgd_rule());
       for (int step = 0; step < 6; ++step)
-        trainer.step([&] { return net.loss(input(step).chunk(3)[static_cast<size_t>(job.worker())]); }, 3);
+        trainer.step([&] { return net.loss(input(step).chunk(3)[static_cast<size_t>(job.rank())]); }, 3);
       return values_of(net);
     });
     expect_all(found, expected, 1e-4);
@@ -160,4 +160,4 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithTheWholeBatch) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

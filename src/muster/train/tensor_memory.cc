@@ -10,7 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mutex.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Smaller tensors are malloc's: it keeps them too, and their gradients are copied in no time.
@@ -182,4 +182,10 @@ TensorMemory::Scope::~Scope() {
   current = std::static_pointer_cast<Core>(before_);
 }
 
-}  // namespace muster
+TensorMemory::Outside::Outside() : before_(std::exchange(current, nullptr)) {}
+
+TensorMemory::Outside::~Outside() {
+  current = std::static_pointer_cast<Core>(before_);
+}
+
+}  // namespace muster::detail

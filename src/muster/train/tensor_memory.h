@@ -19,7 +19,7 @@
 #include <functional>
 #include <memory>
 
-namespace muster {
+namespace muster::detail {
 
 class TensorMemory {
  public:
@@ -41,6 +41,18 @@ class TensorMemory {
     std::shared_ptr<void> before_;
   };
 
+  /// Inside a Scope: tensors that this thread makes come from where they would without one.
+  class Outside {
+   public:
+    Outside();
+    ~Outside();
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+   private:
+    std::shared_ptr<void> before_;
+  };
+
   size_t held() const;  ///< bytes, used and kept
 
   class Core;
@@ -49,4 +61,4 @@ class TensorMemory {
   std::shared_ptr<Core> core_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

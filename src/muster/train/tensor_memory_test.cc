@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 constexpr int64_t kMegabyte = 1 << 20;
@@ -161,4 +161,4 @@ TEST(TensorMemory, WhatIsNoLongerUsedIsGivenBackWhenItIsMoreThanIsUsed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

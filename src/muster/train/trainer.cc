@@ -1,4 +1,4 @@
-#include "muster/train/trainer.h"
+#include "muster/trainer.h"
 
 #include <algorithm>
 #include <array>
@@ -7,18 +7,25 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
+#include "muster/job/job_context.h"
+#include "muster/optim/rules.h"
 #include "muster/train/flat_model.h"
+#include "muster/train/parameter_groups.h"
 #include "muster/train/precision.h"
-#include "muster/train/slowness.h"
+#include "muster/train/straggler.h"
 #include "muster/train/tensor_memory.h"
+#include "muster/train/torch_optimizer.h"
 #include "muster/train/worker_group.h"
 
 namespace muster {
+
+using namespace detail;
+
 namespace {
 
 using Clock = Deadline::Clock;
@@ -47,30 +54,62 @@ class BorrowedBuffers {
   std::vector<torch::Tensor> own_;
 };
 
+/// The module in evaluation mode; each of its parts is then as it was.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module)
+      : module_(module), was_training_(module.is_training()), parts_(module.modules(/*include_self=*/false)) {
+    for (const auto& part : parts_) modes_.push_back(part->is_training());
+    module_.eval();
+  }
+  ~EvaluationMode() {
+    module_.train(was_training_);
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i]->train(modes_[i]);  // a module stands before its own
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  const bool was_training_;
+  const std::vector<std::shared_ptr<torch::nn::Module>> parts_;
+  std::vector<bool> modes_;
+};
+
 }  // namespace
 
 class Trainer::Impl {
  public:
-  Impl(Job& job, torch::nn::Module& module, UpdateRulePtr rule, TrainerOptions options)
-      : job_(job),
+  // Either `rule`, or an optimizer of torch's.
+  Impl(Job& job, torch::nn::Module& module, UpdateRulePtr rule, torch::optim::Optimizer* optimizer,
+       TrainerOptions options)
+      : job_(job.context()),
+        progress_style_(job.progress_style()),
         module_(module),
         rule_(std::move(rule)),
         options_(std::move(options)),
-        group_(make_worker_group(job)),
-        precision_(job.config().precision, /*warn=*/job.is_chief()),
-        slowness_(slowness_of(job.config().slow, job.task())),
+        group_(make_worker_group(job_)),
+        precision_(job_.config().precision, /*warn=*/job_.is_chief()),
+        straggler_factor_(straggler_factor(job_.config().slow, job_.task())),
         memory_([this](size_t bytes) { return group_->allocate(bytes); }) {
-    if (!rule_)
-      raise<InvalidArgument>("the Trainer needs an update rule, such as muster::sgd({{.lr = 0.1}})");
     if (options_.accumulate < 1)
       raise<InvalidArgument>("TrainerOptions::accumulate is {}; it must be at least 1", options_.accumulate);
     if (options_.clip_norm < 0)
       raise<InvalidArgument>("TrainerOptions::clip_norm is {}; it must not be negative", options_.clip_norm);
+    if (options_.epochs < 0)
+      raise<InvalidArgument>("TrainerOptions::epochs is {}; it must not be negative", options_.epochs);
+    if (options_.samples_per_epoch < 0)
+      raise<InvalidArgument>("TrainerOptions::samples_per_epoch is {}; it must not be negative",
+                             options_.samples_per_epoch);
     if (options_.max_steps < 0)
       raise<InvalidArgument>("TrainerOptions::max_steps is {}; it must not be negative", options_.max_steps);
     if (options_.loss_scale < 0)
       raise<InvalidArgument>("TrainerOptions::loss_scale is {}; it must not be negative",
                              options_.loss_scale);
+    if (optimizer != nullptr) take_optimizer(*optimizer);
+    groups_.emplace(module_, options_.groups, rule_->lr());
+    groups_->freeze();
+    (void)learning_rate();  // a schedule says here what it misses
     loss_scale_ = options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale();
     take_model();
   }
@@ -78,14 +117,20 @@ class Trainer::Impl {
   ~Impl() {
     if (!strategy_) return;
     std::erase(job_.strategies(), strategy_.get());
-    model_->move_back();
+    if (!optimizer_) model_->move_back();
   }
 
-  bool step(const Loss& loss, int64_t samples) {
-    if (done()) return false;
-    const auto start = Clock::now();
+  Step step(const Loss& loss, int64_t samples) {
+    if (done()) return {.goes_on = false};
     check_usable();
-    broken_ = true;  // until the step has ended well
+    if (options_.schedule && samples < 1)
+      throw InvalidArgument(
+          "a schedule counts samples: give Trainer::step() the size of the batch as its second argument");
+    return final_if_it_fails([&] { return take_step(loss, samples); });
+  }
+
+  Step take_step(const Loss& loss, int64_t samples) {
+    const auto start = Clock::now();
     exchanged_ = {};
     const TensorMemory::Scope scope(memory_);
     if (batches_ == 0) {
@@ -98,26 +143,30 @@ class Trainer::Impl {
     samples_ += samples;
     const bool last = batches_ == options_.accumulate;
     if (last && strategy_) begin_round();
-    last_loss_ += compute(loss);
+    const double batch_loss = compute(loss);
+    last_loss_ += batch_loss;
     slow_down(start);
     if (last) {
       end_step();
     } else {
       model_->set_gradients_aside();
     }
-    broken_ = false;
     metrics_.compute += Clock::now() - start - exchanged_;
-    return true;
+    if (last) report_progress();
+    return {.loss = batch_loss};
   }
 
   // While this waits for the other workers, they must not wait for this one's steps of other models.
-  void join() {
+  void finish_epoch() {
     check_usable();
-    broken_ = true;
+    final_if_it_fails([this] { take_part_in_epoch(); });
+  }
+
+  void take_part_in_epoch() {
     std::vector<Strategy*> others;
     if (!done()) others = job_.strategies();
     std::erase(others, strategy_.get());
-    for (Strategy* other : others) other->begin_rest();
+    for (Strategy* other : others) other->pause();
     const TensorMemory::Scope scope(memory_);
     if (batches_ > 0 && !done()) {
       model_->put_gradients_back();
@@ -129,21 +178,26 @@ class Trainer::Impl {
       if (!strategy_ && !make_strategy()) break;
       begin_round();
       if (finish_round(0)) break;
+      report_progress();
     }
-    for (Strategy* other : others) other->end_rest();
-    broken_ = false;
+    for (Strategy* other : others) other->resume();
+    if (progress_) progress_->finish();
   }
 
   bool done() const {
     return (strategy_ && strategy_->done()) || (options_.max_steps > 0 && steps_ >= options_.max_steps);
   }
   int64_t steps() const { return steps_; }
-  double learning_rate() const { return rule_->lr() * (options_.schedule ? options_.schedule(steps_) : 1.0); }
+  Position position() const {
+    return {.samples = samples_used_, .samples_per_epoch = options_.samples_per_epoch, .step = steps_};
+  }
+  double learning_rate() const { return (optimizer_ ? optimizer_->lr() : rule_->lr()) * schedule_factor(); }
   void before_step(std::function<void()> hook) { before_.push_back(std::move(hook)); }
   void after_step(std::function<void()> hook) { after_.push_back(std::move(hook)); }
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
     check_usable();
+    if (progress_) progress_->finish();
     if (strategy_) strategy_->refresh();
     Sums sums;
     {
@@ -152,14 +206,8 @@ class Trainer::Impl {
           *group_, options_.broadcast_buffers ? model_->buffers() : std::vector<torch::Tensor>{});
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
-      const bool training = module_.is_training();
-      const auto parts = module_.modules(/*include_self=*/false);
-      std::vector<bool> modes;
-      for (const auto& part : parts) modes.push_back(part->is_training());
-      module_.eval();
+      const EvaluationMode mode(module_);
       body(sums);
-      module_.train(training);
-      for (size_t i = 0; i < parts.size(); ++i) parts[i]->train(modes[i]);  // a module stands before its own
     }
     return group_->add_up(sums);
   }
@@ -170,8 +218,17 @@ class Trainer::Impl {
       throw InvalidArgument("change_parameters() can't reach what parameter servers hold");
     const torch::NoGradGuard no_grad;
     group_->barrier();
+    if (optimizer_) {  // each worker has parameters of its own
+      body();
+      return;
+    }
     if (!strategy_ || strategy_->initialises()) body();
     if (strategy_) strategy_->adopt_parameters();
+  }
+
+  void show_progress(std::function<std::string()> text) {
+    progress_.emplace(progress_style_, options_.epochs * options_.samples_per_epoch);
+    progress_text_ = std::move(text);
   }
 
   Metrics metrics() const {
@@ -194,34 +251,101 @@ class Trainer::Impl {
   }
 
  private:
-  void check_usable() const {
-    if (broken_) throw Aborted("an earlier step of this Trainer failed: it can't go on");
+  void take_optimizer(torch::optim::Optimizer& optimizer) {
+    if (group_->starts_with_strategy())
+      throw InvalidArgument(
+          "an optimizer of torch's steps on the workers, which parameter servers do not let them: use one of "
+          "muster::optim, or --strategy allreduce");
+    if (!options_.groups.empty())
+      throw InvalidArgument(
+          "TrainerOptions::groups are for muster::optim: an optimizer of torch's has groups of its own");
+    optimizer_.emplace(optimizer, module_, /*scheduled=*/options_.schedule != nullptr);
   }
 
-  // Hooks may use the Trainer.
-  void call(const std::vector<std::function<void()>>& hooks) {
-    broken_ = false;
+  double schedule_factor() const { return options_.schedule ? options_.schedule(position()) : 1.0; }
+
+  // The average of all workers is where the strategy would have had the parameters.
+  void step_optimizer() {
+    for (size_t i = 0; i < model_->size(); ++i) {
+      if (strategy_->updates(i) != updates_before_[i])
+        model_->set_gradient(i, strategy_->parameters().get() + strategy_->layout().offset(i));
+    }
+    const TensorMemory::Outside outside;  // what it keeps is its own
+    optimizer_->step(schedule_factor());
+  }
+
+  // What broke a step is thrown by all that come later: the others have heard of it, or will.
+  void check_usable() const {
+    if (error_) std::rethrow_exception(error_);
+    if (is_running_) throw InvalidArgument("a step of this Trainer is called from within another one");
+  }
+
+  struct Running {
+    Running(bool& flag, bool value) : flag_(flag), before_(std::exchange(flag, value)) {}
+    ~Running() { flag_ = before_; }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    bool& flag_;
+    const bool before_;
+  };
+
+  template <typename Body>
+  std::invoke_result_t<Body> final_if_it_fails(const Body& body) {
+    const Running running(is_running_, true);
     try {
-      for (const auto& hook : hooks) hook();
+      return body();
     } catch (...) {
-      broken_ = true;
+      error_ = std::current_exception();
       throw;
     }
-    broken_ = true;
+  }
+
+  // Hooks may use the Trainer, and add others.
+  void call(const std::vector<std::function<void()>>& hooks) {
+    const Running running(is_running_, false);
+    const size_t count = hooks.size();
+    for (size_t i = 0; i < count; ++i) {
+      const auto hook = hooks[i];
+      hook();
+    }
+  }
+
+  void report_progress() {
+    if (!progress_) return;
+    progress_->update(position().samples, [this] {
+      if (progress_text_) return progress_text_();
+      std::string text = metrics().to_string();
+      if (options_.epochs > 0 && options_.samples_per_epoch > 0) {
+        const int64_t epoch = std::min(position().samples / options_.samples_per_epoch + 1, options_.epochs);
+        text = fmt::format("epoch {}/{}  {}", epoch, options_.epochs, text);
+      }
+      return text;
+    });
   }
 
   // The same model everywhere, with the chief's values.
   void take_model() {
+    if (optimizer_) optimizer_->look_again();
     model_.emplace(module_);
+    for (size_t i = 0; i < model_->size(); ++i) model_->set_group(i, groups_->rates_of(model_->tensor(i)));
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
     group_->take_model(*model_, describe_options() + model_->signature());
     if (group_->starts_with_strategy()) make_strategy();
   }
 
   std::string describe_options() const {
-    return fmt::format("options {} max_steps {} accumulate {} clip_norm {} loss_scale {} precision {}\n",
-                       rule_->name(), options_.max_steps, options_.accumulate, options_.clip_norm,
-                       loss_scale_, job_.config().precision);
+    std::string text =
+        fmt::format("options {} max_steps {} accumulate {} clip_norm {} loss_scale {} precision {}\n",
+                    optimizer_ ? optimizer_->describe() : rule_->to_string(), options_.max_steps,
+                    options_.accumulate, options_.clip_norm, loss_scale_, job_.config().precision);
+    for (size_t i = 0; i < model_->size(); ++i) {
+      const GroupRates& group = model_->info(i).group;
+      if (group == GroupRates{}) continue;
+      text += fmt::format("group of {}: rate times {}", model_->info(i).name, group.lr_factor);
+      if (group.weight_decay) text += fmt::format(", weight decay {}", *group.weight_decay);
+      text += "\n";
+    }
+    return text;
   }
 
   // After a step, when all workers are here, and no graph of this model should be open: autograd would refuse
@@ -232,7 +356,7 @@ class Trainer::Impl {
 
   // As if this worker's machine were slower, for those who want to see what happens then.
   void slow_down(Clock::time_point start) const {
-    if (slowness_ > 1) std::this_thread::sleep_for((Clock::now() - start) * (slowness_ - 1));
+    if (straggler_factor_ > 1) std::this_thread::sleep_for((Clock::now() - start) * (straggler_factor_ - 1));
   }
 
   // Gradients that are there are of other models' backward passes.
@@ -248,12 +372,15 @@ class Trainer::Impl {
   void begin_round() {
     round_begun_ = true;
     delivered_.assign(model_->size(), false);
+    updates_before_.resize(model_->size());
+    for (size_t i = 0; i < model_->size(); ++i) updates_before_[i] = strategy_->updates(i);
     StepStart start = {.lr = learning_rate(), .gradient_scale = loss_scale_ > 0 ? 1 / loss_scale_ : 1};
     if (batches_ > 0) {
       start.weight = unit_ > 0 && samples_ > 0
                          ? static_cast<double>(samples_) / batches_ / static_cast<double>(unit_)
                          : 1;
       start.total = start.weight * batches_;
+      start.samples = samples_;
     }
     strategy_->begin(start);
   }
@@ -286,7 +413,7 @@ class Trainer::Impl {
           "pass of its own: its first gradient is already on its way",
           model_->info(parameter).name);
     delivered_[parameter] = true;
-    strategy_->deliver(parameter, model_->gradient(parameter), model_->held(parameter));
+    strategy_->deliver(parameter, model_->gradient(parameter), !optimizer_ && model_->held(parameter));
   }
 
   void end_step() {
@@ -311,7 +438,11 @@ class Trainer::Impl {
   bool finish_round(double loss) {
     const StepResult result = strategy_->finish(loss);
     round_begun_ = false;
-    model_->note_update();
+    if (!optimizer_) {
+      model_->note_update();
+    } else if (result.applied) {
+      step_optimizer();
+    }
     model_->clear_gradients();
     model_->note_references_after();
     share_buffers();
@@ -320,12 +451,13 @@ class Trainer::Impl {
     const int64_t before = std::exchange(steps_, strategy_->global_step().value_or(steps_ + 1));
     if (result.finished) {
       if (!strategy_->global_step()) steps_ = before;
+      count_samples(result);
       return true;
     }
     ++metrics_.steps;
     metrics_.dropped += result.dropped;
     staleness_ += static_cast<double>(result.staleness);
-    metrics_.samples += std::llround(result.total * static_cast<double>(unit_ * (steps_ - before)));
+    metrics_.samples += count_samples(result);
     metrics_.loss = result.loss;
     metrics_.gradient_norm = result.gradient_norm;
     metrics_.wait += result.wait;
@@ -334,6 +466,13 @@ class Trainer::Impl {
     if (result.dropped == 0) adjust_loss_scale(result.applied);
     call(after_);
     return false;
+  }
+
+  // Gives what the round took, of all workers.
+  int64_t count_samples(const StepResult& result) {
+    const int64_t own_count = samples_used_ + std::llround(result.total * static_cast<double>(unit_));
+    const int64_t before = std::exchange(samples_used_, strategy_->samples().value_or(own_count));
+    return samples_used_ - before;
   }
 
   void adjust_loss_scale(bool applied) {
@@ -356,12 +495,13 @@ class Trainer::Impl {
                                                 .clip_norm = options_.clip_norm,
                                                 .max_steps = options_.max_steps});
     if (!made) return false;
-    model_->move_to(made->layout(), made->parameters(), made->initialises());
+    if (!optimizer_) model_->move_to(made->layout(), made->parameters(), made->initialises());
     give_state(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
     job_.strategies().push_back(strategy_.get());
     steps_ = strategy_->global_step().value_or(steps_);
+    samples_used_ = strategy_->samples().value_or(samples_used_);
     if (job_.is_chief()) log_info("{}", strategy_->explain());
     return true;
   }
@@ -374,26 +514,26 @@ class Trainer::Impl {
       strategy_->begin({.changed = true});
       strategy_->finish(0);
       take_state(*strategy_);
-      model_->move_back();
+      if (!optimizer_) model_->move_back();
       std::erase(job_.strategies(), strategy_.get());
       before = std::move(strategy_);
     }
     take_model();
   }
 
-  // What the update rule knows of a parameter; the slots where this worker fills them.
+  // What the update rule knows of a parameter; the states where this worker fills them.
   struct State {
     int64_t updates = 0;
-    std::vector<std::vector<std::byte>> slots;
+    std::vector<std::vector<std::byte>> values;
   };
 
   void take_state(Strategy& from) {
     const ParameterLayout& layout = from.layout();
     for (size_t i = 0; i < layout.size(); ++i) {
       State state = {.updates = from.updates(i)};
-      for (size_t slot = 0; slot < rule_->slots() && from.initialises(); ++slot) {
-        const std::byte* begin = from.slot(slot) + layout.state_offset(i);
-        state.slots.emplace_back(begin, begin + layout[i].count() * size_of(layout[i].state_dtype()));
+      for (size_t k = 0; k < rule_->states() && from.initialises(); ++k) {
+        const std::byte* begin = from.state(k) + layout.state_offset(i);
+        state.values.emplace_back(begin, begin + layout[i].count() * size_of(layout[i].state_dtype()));
       }
       states_[layout[i].to_string()] = std::move(state);
     }
@@ -406,20 +546,23 @@ class Trainer::Impl {
       const auto found = states_.extract(layout[i].to_string());
       if (found.empty()) continue;
       to.set_updates(i, found.mapped().updates);
-      const auto& slots = found.mapped().slots;
-      for (size_t slot = 0; slot < slots.size(); ++slot)
-        std::copy(slots[slot].begin(), slots[slot].end(), to.slot(slot) + layout.state_offset(i));
+      const auto& values = found.mapped().values;
+      for (size_t k = 0; k < values.size(); ++k)
+        std::copy(values[k].begin(), values[k].end(), to.state(k) + layout.state_offset(i));
     }
   }
 
-  Job& job_;
+  JobContext& job_;
+  const ProgressStyle progress_style_;
   torch::nn::Module& module_;
   const UpdateRulePtr rule_;
   const TrainerOptions options_;
   const std::unique_ptr<WorkerGroup> group_;
   const Precision precision_;
-  const double slowness_;
+  const double straggler_factor_;
   TensorMemory memory_;
+  std::optional<TorchOptimizer> optimizer_;  // the user's, where there is one
+  std::optional<ParameterGroups> groups_;
   std::optional<FlatModel> model_;
   std::unique_ptr<Strategy> strategy_;   // from the first step on
   std::map<std::string, State> states_;  // of parameters that were trained before the model changed
@@ -427,12 +570,16 @@ class Trainer::Impl {
   std::vector<std::function<void()>> after_;
 
   int64_t steps_ = 0;
+  int64_t samples_used_ = 0;          // of all workers
+  std::optional<Progress> progress_;  // when it is to be shown
+  std::function<std::string()> progress_text_;
   double staleness_ = 0;  // summed up
   int64_t unit_ = 0;      // samples of the largest first batch: what weights are relative to
   double loss_scale_ = 0;
   int64_t steps_with_scale_ = 0;
   Metrics metrics_;
-  bool broken_ = false;
+  std::exception_ptr error_;  // that ended training
+  bool is_running_ = false;   // a step, and no hook of it
 
   // Of the current step.
   int batches_ = 0;
@@ -442,23 +589,44 @@ class Trainer::Impl {
   bool round_begun_ = false;
   bool delivering_ = false;  // this step's backward pass runs, and the round has begun
   std::vector<bool> delivered_;
+  std::vector<int64_t> updates_before_;  // of each parameter
 };
 
-Trainer::Trainer(Job& job, torch::nn::Module& module, UpdateRulePtr rule, TrainerOptions options)
-    : impl_(std::make_unique<Impl>(job, module, std::move(rule), std::move(options))) {}
+Trainer::Trainer(Job& job, torch::nn::Module& module, const optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : impl_(std::make_unique<Impl>(job, module, optimizer.rule(), nullptr, std::move(options))) {}
+Trainer::Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : impl_(std::make_unique<Impl>(job, module, average(), &optimizer, std::move(options))) {}
+Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, const optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : Trainer(job, *module, optimizer, std::move(options)) {
+  module_ = std::move(module);
+}
+Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : Trainer(job, *module, optimizer, std::move(options)) {
+  module_ = std::move(module);
+}
 Trainer::~Trainer() = default;
 
-bool Trainer::step(const Loss& loss, int64_t samples) {
+Step Trainer::step(const Loss& loss, int64_t samples) {
   return impl_->step(loss, samples);
 }
-void Trainer::join() {
-  impl_->join();
+void Trainer::finish_epoch() {
+  impl_->finish_epoch();
+}
+void Trainer::show_progress(std::function<std::string()> text) {
+  impl_->show_progress(std::move(text));
 }
 bool Trainer::done() const {
   return impl_->done();
 }
 int64_t Trainer::steps() const {
   return impl_->steps();
+}
+Position Trainer::position() const {
+  return impl_->position();
 }
 double Trainer::learning_rate() const {
   return impl_->learning_rate();

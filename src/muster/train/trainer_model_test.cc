@@ -4,10 +4,10 @@
 #include <thread>
 
 #include "muster/base/error.h"
-#include "muster/train/trainer.h"
 #include "muster/train/trainer_test.h"
+#include "muster/trainer.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace testing;
@@ -38,7 +38,7 @@ class TrainerModel : public ::testing::TestWithParam<Setup> {
       fill(*model, job.is_chief() ? 7 : 77);
       Trainer trainer(job, model, sgd_rule());
       trainer.before_step([&] { prepare(model, static_cast<int>(trainer.steps())); });
-      for (int step = 0; step < steps; ++step) trainer.step([&] { return loss(model, job.worker(), step); });
+      for (int step = 0; step < steps; ++step) trainer.step([&] { return loss(model, job.rank(), step); });
       return values_of(*model);
     });
     expect_all(found, expected);
@@ -57,8 +57,8 @@ TEST_P(TrainerModel, StartsFromTheChiefsParametersAndBuffersAlsoFrozenOnes) {
     model[2]->as<torch::nn::Linear>()->weight.set_requires_grad(false);
     {
       const torch::NoGradGuard no_grad;
-      for (auto& tensor : model->parameters()) tensor.fill_(5 + job.worker());
-      for (auto& tensor : model->buffers()) tensor.fill_(5 + job.worker());
+      for (auto& tensor : model->parameters()) tensor.fill_(5 + job.rank());
+      for (auto& tensor : model->buffers()) tensor.fill_(5 + job.rank());
     }
     const Trainer trainer(job, model, sgd_rule());
     Tensors all = values_of(*model);
@@ -151,7 +151,7 @@ TEST_P(TrainerModel, SparseGradientsAreThoseOfADenseEmbedding) {
                           fill(words);
                           Trainer trainer(job, words, sgd_rule(), {.accumulate = 2});
                           for (int step = 0; step < 6; ++step)
-                            trainer.step([&] { return words.loss(job.worker(), step); });
+                            trainer.step([&] { return words.loss(job.rank(), step); });
                           return values_of(words);
                         }),
              expected);
@@ -204,9 +204,9 @@ TEST(TrainerTypes, ParametersOfSeveralTypesAreTrainedEachInItsOwn) {
     }
     const auto found = on_workers({2, shared}, [](Job& job) {
       MixedImpl mixed;
-      Trainer trainer(job, mixed, sgd({.lr = 0.02, .momentum = 0.9}));
+      Trainer trainer(job, mixed, optim::SGD({.lr = 0.02, .momentum = 0.9}));
       for (int step = 0; step < 20; ++step)
-        trainer.step([&] { return mixed.loss(input(job.worker(), step, {4, 4}), mixed.narrow); });
+        trainer.step([&] { return mixed.loss(input(job.rank(), step, {4, 4}), mixed.narrow); });
       EXPECT_EQ(mixed.narrow.scalar_type(), torch::kBFloat16);
       EXPECT_EQ(mixed.wide.scalar_type(), torch::kFloat64);
       return values_of(mixed);
@@ -235,7 +235,7 @@ TEST_P(TrainerModel, ALayerMayBeAddedOnAllWorkersAndTheOthersKeepTheirState) {
   fill(*alone.fc2, 9);
   const auto expected = plain<torch::optim::Adam>(alone, torch::optim::AdamOptions(0.05), 7, [&](int step) {
     Tensor sum = torch::zeros({});
-    const int active = step >= 2 ? 1 : workers;  // the others have joined
+    const int active = step >= 2 ? 1 : workers;  // the others have finished the epoch
     for (int worker = 0; worker < active; ++worker) {
       const auto x = input(worker, step, {4, 6});
       sum = sum + (step >= 3 ? alone.forward(x) : alone.NetImpl::forward(x)).square().mean();
@@ -246,7 +246,7 @@ TEST_P(TrainerModel, ALayerMayBeAddedOnAllWorkersAndTheOthersKeepTheirState) {
                         [](Job& job) {
                           GrowingImpl net;
                           fill(net, job.is_chief() ? 7 : 77);
-                          Trainer trainer(job, net, adam({.lr = 0.05}));
+                          Trainer trainer(job, net, optim::Adam({.lr = 0.05}));
                           trainer.after_step([&] {
                             if (trainer.steps() != 3) return;
                             net.grow();
@@ -254,9 +254,9 @@ TEST_P(TrainerModel, ALayerMayBeAddedOnAllWorkersAndTheOthersKeepTheirState) {
                           });
                           for (int step = 0; step < (job.is_chief() ? 7 : 2); ++step)
                             trainer.step([&] {
-                              return net.forward(input(job.worker(), step, {4, 6})).square().mean();
+                              return net.forward(input(job.rank(), step, {4, 6})).square().mean();
                             });
-                          trainer.join();
+                          trainer.finish_epoch();
                           return values_of(net);
                         }),
              expected);
@@ -279,7 +279,7 @@ TEST_P(TrainerModel, ALayerMayBeAddedBeforeTheFirstStep) {
     net.grow();
     fill(net, job.is_chief() ? 7 : 99);
     for (int step = 0; step < 2; ++step)
-      trainer.step([&] { return net.forward(input(job.worker(), step, {4, 6})).square().mean(); });
+      trainer.step([&] { return net.forward(input(job.rank(), step, {4, 6})).square().mean(); });
     return values_of(net);
   });
   expect_all(found, expected);
@@ -291,8 +291,8 @@ TEST(TrainerChange, OfOneWorkersModelOnlyIsAnErrorOnAll) {
       GrowingImpl net;
       Trainer trainer(job, net, sgd_rule());
       for (int step = 0; step < 5; ++step) {
-        if (step == 3 && job.worker() == 2) net.grow();
-        trainer.step([&] { return net.forward(input(job.worker(), step, {4, 6})).square().mean(); });
+        if (step == 3 && job.rank() == 2) net.grow();
+        trainer.step([&] { return net.forward(input(job.rank(), step, {4, 6})).square().mean(); });
       }
     });
     EXPECT_THAT(errors, Each(HasSubstr("changed before step 4 on 1 of 3 workers")));
@@ -348,7 +348,7 @@ TEST(TrainerModels, ThatDifferStopAllWorkersAndNameTheFirstDifference) {
     const auto errors = errors_of({3}, [&](Job& job) {
       torch::nn::Module module;
       module.register_parameter("a", torch::zeros({3}));
-      if (job.worker() == 2) {
+      if (job.rank() == 2) {
         difference.make(module);
       } else {
         module.register_parameter("b", torch::zeros({2}));
@@ -384,4 +384,4 @@ TEST_P(TrainerModel, WithNothingToTrainItTakesStepsThatChangeNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

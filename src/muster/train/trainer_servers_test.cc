@@ -5,7 +5,7 @@
 
 #include "muster/train/trainer_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace testing;
@@ -29,20 +29,67 @@ std::function<void(Config&)> strategy(const std::string& name) {
   return [name](Config& config) { config.strategy = name; };
 }
 
-// Each worker takes `rounds` steps, then all rest; gives everyone's parameters.
-std::vector<Tensors> train(const Setup& setup, int rounds, const UpdateRulePtr& rule = sgd_rule(),
+// Each worker takes `rounds` steps, then finishes the epoch; gives everyone's parameters.
+std::vector<Tensors> train(const Setup& setup, int rounds, const optim::Optimizer& rule = sgd_rule(),
                            const TrainerOptions& options = {}) {
   return on_workers(setup, [&](Job& job) {
     Net net = net_of(job);
     Trainer trainer(job, net, rule, options);
     for (int round = 0; round < rounds; ++round) {
-      const Batch batch = batch_of(round, job.worker(), job.workers());
+      const Batch batch = batch_of(round, job.rank(), job.size());
       trainer.step([&] { return loss_of(net, batch); }, batch.size());
     }
-    trainer.join();
-    EXPECT_EQ(trainer.steps(), job.global_steps(rounds));
+    trainer.finish_epoch();
+    EXPECT_EQ(trainer.steps(), steps_of(job, rounds));
     return values_of(*net);
   });
+}
+
+// A schedule means the same in every mode: all workers' samples count, and each once.
+TEST(TrainerServers, ThePositionIsTheJobs) {
+  const std::vector<std::function<void(Config&)>> modes = {
+      strategy("ps-sync"),
+      strategy("ps-async"),
+      strategy("ps-ssp"),
+      [](Config& config) {
+        config.strategy = "ps-ssp";
+        config.staleness = 2;
+      },
+      strategy("ps-local"),
+      [](Config& config) {
+        config.strategy = "ps-sync";
+        config.switches = "0:ps-sync,3:ps-async,9:ps-sync";
+      },
+      [](Config& config) {  // some gradients come too late, and their samples count all the same
+        config.strategy = "ps-sync";
+        config.replicas_to_aggregate = 2;
+      },
+  };
+  for (size_t i = 0; i < modes.size(); ++i) {
+    SCOPED_TRACE(i);
+    on_workers(with_servers(3, 2, modes[i]), [](Job& job) {
+      Net net = net_of(job);
+      constexpr int64_t kEpoch = 8 * 3 * kBatch;
+      Trainer trainer(job, net, optim::SGD({.lr = 0.1}),
+                      {.samples_per_epoch = kEpoch, .schedule = step_decay(epochs(1), 0.5)});
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        for (int round = 0; round < 8; ++round) {
+          const Batch batch = batch_of(round, job.rank(), job.size());
+          trainer.step([&] { return loss_of(net, batch); }, batch.size());
+          // Of local steps that were not sent yet, the others' are guessed.
+          const bool is_exact = job.context().config().strategy != "ps-local";
+          if (is_exact) {
+            EXPECT_LE(trainer.position().samples, kEpoch * (epoch + 1));
+          }
+        }
+        trainer.finish_epoch();
+        EXPECT_EQ(trainer.position().samples, kEpoch * (epoch + 1));
+        EXPECT_DOUBLE_EQ(trainer.position().epochs(), epoch + 1);
+        EXPECT_DOUBLE_EQ(trainer.learning_rate(), epoch == 0 ? 0.05 : 0.025);
+      }
+      return 0;
+    });
+  }
 }
 
 void expect_same_bits(const std::vector<Tensors>& found, const Tensors& expected) {
@@ -53,12 +100,14 @@ void expect_same_bits(const std::vector<Tensors>& found, const Tensors& expected
 }
 
 TEST(TrainerServers, OneWorkerHasTheBitsOfPlainTrainingInEachMode) {
-  for (const auto& rule : {sgd_rule(), adam({.lr = 0.01}), lamb({.lr = 0.01})}) {
+  const std::vector<optim::Optimizer> optimizers = {sgd_rule(), optim::Adam({.lr = 0.01}),
+                                                    optim::LAMB({.lr = 0.01})};
+  for (const auto& rule : optimizers) {
     const auto plain = train({.workers = 1}, 12, rule).front();
     for (const int servers : {1, 3}) {
       for (const char* mode : {"ps-sync", "ps-async", "ps-ssp"}) {
         for (const bool shared : {true, false}) {
-          SCOPED_TRACE(fmt::format("{} {} servers {} shared {}", rule->name(), mode, servers, shared));
+          SCOPED_TRACE(fmt::format("{} {} servers {} shared {}", rule.to_string(), mode, servers, shared));
           expect_same_bits(train(with_servers(1, servers, strategy(mode), shared), 12, rule), plain);
         }
       }
@@ -84,7 +133,7 @@ TEST(TrainerServers, WithAStalenessOf0SspIsSynchronous) {
 }
 
 TEST(TrainerServers, AveragesAfterEachLocalStepAreAnAllReduceForPlainSgd) {
-  const auto rule = sgd({.lr = 0.1});
+  const auto rule = optim::SGD({.lr = 0.1});
   const auto setup = with_servers(2, 1, [](Config& config) {
     config.strategy = "ps-local";
     config.sync_every = 1;
@@ -98,8 +147,8 @@ TEST(TrainerServers, LocalStepsAreThoseOfAPlainLoopBetweenTheAverages) {
     config.strategy = "ps-local";
     config.sync_every = 4;
   });
-  const auto expected = train({.workers = 1}, 10, adam({.lr = 0.01})).front();
-  for (const auto& values : train(setup, 10, adam({.lr = 0.01}))) expect_near(values, expected, 2e-6);
+  const auto expected = train({.workers = 1}, 10, optim::Adam({.lr = 0.01})).front();
+  for (const auto& values : train(setup, 10, optim::Adam({.lr = 0.01}))) expect_near(values, expected, 2e-6);
 }
 
 TEST(TrainerServers, LocalWorkersAgreeAfterAnAverage) {
@@ -119,7 +168,7 @@ TEST(TrainerServers, AsynchronousWorkersUseEveryGradient) {
                                             config.strategy = mode;
                                             config.staleness = 2;
                                           }),
-                             15, sgd({.lr = 0.01}));
+                             15, optim::SGD({.lr = 0.01}));
     expect_same_bits(found, found.front());
   }
 }
@@ -136,8 +185,8 @@ TEST(TrainerServers, MaxStepsCountsGlobalStepsInEachMode) {
                             }),
                [&](Job& job) {
                  Net net = net_of(job);
-                 Trainer trainer(job, net, sgd({.lr = 0.01}), {.max_steps = 17});
-                 const Batch batch = batch_of(0, job.worker(), 2);
+                 Trainer trainer(job, net, optim::SGD({.lr = 0.01}), {.max_steps = 17});
+                 const Batch batch = batch_of(0, job.rank(), 2);
                  while (trainer.step([&] { return loss_of(net, batch); }, batch.size())) ++taken;
                  EXPECT_TRUE(trainer.done());
                  EXPECT_EQ(trainer.steps(), 17);
@@ -157,8 +206,8 @@ TEST(TrainerServers, TheModeChangesAtAStepAndNoUpdateIsLost) {
                           }),
              [&](Job& job) {
                Net net = net_of(job);
-               Trainer trainer(job, net, sgd({.lr = 0.01}), {.max_steps = 20});
-               const Batch batch = batch_of(0, job.worker(), 2);
+               Trainer trainer(job, net, optim::SGD({.lr = 0.01}), {.max_steps = 20});
+               const Batch batch = batch_of(0, job.rank(), 2);
                while (trainer.step([&] { return loss_of(net, batch); }, batch.size()))
                  taken += trainer.metrics().dropped == 0 ? 1 : 0;
                EXPECT_EQ(trainer.steps(), 20);
@@ -178,13 +227,13 @@ TEST(TrainerServers, WorkersMayHaveDifferentAmountsOfData) {
                                                }),
                                   [](Job& job) {
                                     Net net = net_of(job);
-                                    Trainer trainer(job, net, sgd({.lr = 0.01}));
+                                    Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
                                     for (int epoch = 0; epoch < 2; ++epoch) {
-                                      for (int i = 0; i < 4 * job.worker(); ++i) {
-                                        const Batch batch = batch_of(i, job.worker(), 3);
+                                      for (int i = 0; i < 4 * job.rank(); ++i) {
+                                        const Batch batch = batch_of(i, job.rank(), 3);
                                         trainer.step([&] { return loss_of(net, batch); }, batch.size());
                                       }
-                                      trainer.join();
+                                      trainer.finish_epoch();
                                     }
                                     return values_of(*net);
                                   });
@@ -197,7 +246,7 @@ TEST(TrainerServers, HogwildReadsInPlace) {
     config.strategy = "ps-async";
     config.hogwild = true;
   });
-  const auto found = train(setup, 10, sgd({.lr = 0.01}));
+  const auto found = train(setup, 10, optim::SGD({.lr = 0.01}));
   expect_same_bits(found, found.front());
 }
 
@@ -206,7 +255,7 @@ TEST(TrainerServers, UntrainedTensorsAndBuffersAreTheChiefs) {
     torch::nn::Sequential net(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
     fill(*net, job.is_chief() ? 7 : 99);
     net[0]->as<torch::nn::Linear>()->bias.requires_grad_(false);
-    const Trainer trainer(job, net, sgd({.lr = 0.01}));
+    const Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
     torch::nn::Sequential expected(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
     fill(*expected, 7);
     expect_near(values_of(*net), values_of(*expected), 0);
@@ -217,10 +266,10 @@ TEST(TrainerServers, UntrainedTensorsAndBuffersAreTheChiefs) {
 TEST(TrainerServers, AnEvaluationAddsUpOverAllWorkersWithTheNewestParameters) {
   on_workers(with_servers(3, 1, strategy("ps-async")), [](Job& job) {
     Net net = net_of(job);
-    Trainer trainer(job, net, sgd({.lr = 0.01}));
-    const Batch batch = batch_of(0, job.worker(), 3);
-    for (int i = 0; i < 1 + job.worker(); ++i) trainer.step([&] { return loss_of(net, batch); }, 6);
-    trainer.join();
+    Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
+    const Batch batch = batch_of(0, job.rank(), 3);
+    for (int i = 0; i < 1 + job.rank(); ++i) trainer.step([&] { return loss_of(net, batch); }, 6);
+    trainer.finish_epoch();
     const auto sums = trainer.evaluate([&](Sums& mine) {
       mine["workers"] += 1;
       mine["weights"] += net->fc1->weight.sum().item<double>();
@@ -234,13 +283,13 @@ TEST(TrainerServers, AnEvaluationAddsUpOverAllWorkersWithTheNewestParameters) {
 TEST(TrainerServers, AGradientThatIsNotANumberStopsAllAndIsNamed) {
   const auto errors = errors_of(with_servers(2, 1, strategy("ps-async")), [](Job& job) {
     Net net = net_of(job);
-    Trainer trainer(job, net, sgd({.lr = 0.01}));
-    const Batch batch = batch_of(0, job.worker(), 2);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
+    const Batch batch = batch_of(0, job.rank(), 2);
     for (int i = 0; i < 1000; ++i) {
-      const double factor = job.worker() == 1 && i == 3 ? std::numeric_limits<double>::quiet_NaN() : 1;
+      const double factor = job.rank() == 1 && i == 3 ? std::numeric_limits<double>::quiet_NaN() : 1;
       trainer.step([&] { return loss_of(net, batch) * factor; }, 6);
     }
-    trainer.join();
+    trainer.finish_epoch();
   });
   EXPECT_THAT(errors[0], HasSubstr("is infinite or not a number"));
   EXPECT_THAT(errors[1], AnyOf(HasSubstr("gradient of fc1"), HasSubstr("gradient of fc2")));
@@ -255,13 +304,13 @@ TEST(TrainerServers, AGradientThatIsNotANumberMayBeLeftOut) {
                             }),
                [](Job& job) {
                  Net net = net_of(job);
-                 Trainer trainer(job, net, sgd({.lr = 0.01}));
-                 const Batch batch = batch_of(0, job.worker(), 2);
+                 Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
+                 const Batch batch = batch_of(0, job.rank(), 2);
                  for (int i = 0; i < 10; ++i) {
                    const double factor = i == 3 ? std::numeric_limits<double>::infinity() : 1;
                    trainer.step([&] { return loss_of(net, batch) * factor; }, 6);
                  }
-                 trainer.join();
+                 trainer.finish_epoch();
                  EXPECT_EQ(trainer.metrics().skipped, 1);
                  for (const auto& value : values_of(*net)) EXPECT_TRUE(value.isfinite().all().item<bool>());
                  return 0;
@@ -313,4 +362,4 @@ TEST(TrainerServers, ModelsThatDifferAreAnErrorThatNamesTheDifference) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,11 +1,11 @@
-// Several models in one program, each with a Trainer: in every strategy, with losses that run through the other
-// model, and with Trainers that come and go.
+// Several models in one program, each with a Trainer: in every strategy, with losses that run through the
+// other model, and with Trainers that come and go.
 
 #include "muster/base/error.h"
-#include "muster/train/sharded_embedding.h"
+#include "muster/embedding.h"
 #include "muster/train/trainer_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace testing;
@@ -74,11 +74,11 @@ struct Pair {
 
 /// A Pair whose values count only on the chief.
 Pair pair_of(const Job& job) {
-  return Pair(job.is_chief() ? 7 : 500 + static_cast<uint64_t>(job.worker()));
+  return Pair(job.is_chief() ? 7 : 500 + static_cast<uint64_t>(job.rank()));
 }
 
-UpdateRulePtr slow_rule() {
-  return sgd({.lr = 0.05, .momentum = 0.5});
+optim::Optimizer slow_rule() {
+  return optim::SGD({.lr = 0.05, .momentum = 0.5});
 }
 
 /// What torch alone makes of it, with the mean of all workers' losses.
@@ -112,14 +112,14 @@ std::vector<Tensors> train_pair(const Setup& setup, int steps) {
     Trainer generator(job, pair.generator, slow_rule());
     Trainer discriminator(job, pair.discriminator, slow_rule());
     for (int step = 0; step < steps; ++step) {
-      discriminator.step(
-          [&] { return pair.real_loss(job.worker(), step) + pair.made_loss(job.worker(), step); }, kPictures);
+      discriminator.step([&] { return pair.real_loss(job.rank(), step) + pair.made_loss(job.rank(), step); },
+                         kPictures);
       generator.step([&] { return pair.generator_loss(); }, kPictures);
     }
-    discriminator.join();
-    generator.join();
-    EXPECT_EQ(generator.steps(), job.global_steps(steps));
-    EXPECT_EQ(discriminator.steps(), job.global_steps(steps));
+    discriminator.finish_epoch();
+    generator.finish_epoch();
+    EXPECT_EQ(generator.steps(), steps_of(job, steps));
+    EXPECT_EQ(discriminator.steps(), steps_of(job, steps));
     return pair.values();
   });
 }
@@ -215,7 +215,7 @@ TEST_P(SeveralModels, AFunctionMayRunABackwardPassOfItsOwnBefore) {
                             return pair.made_loss(0, step);
                           });
                         }
-                        trainer.join();
+                        trainer.finish_epoch();
                         return values_of(*pair.discriminator);
                       })
         .front();
@@ -234,12 +234,12 @@ TEST_P(SeveralModels, TrainersComeAndGoInAnyOrderWhileOthersGoOn) {
       std::vector<std::unique_ptr<Trainer>> trainers;
       const auto make = [&] {
         nets.push_back(net_of(job));
-        trainers.push_back(std::make_unique<Trainer>(job, nets.back(), sgd({.lr = 0.01})));
+        trainers.push_back(std::make_unique<Trainer>(job, nets.back(), optim::SGD({.lr = 0.01})));
       };
       const auto step_all = [&] {
         for (int round = 0; round < 4; ++round) {
           for (size_t i = 0; i < trainers.size(); ++i) {
-            const int64_t begin = 8 * (round * job.workers() + job.worker());
+            const int64_t begin = 8 * (round * job.size() + job.rank());
             const Batch batch(begin, begin + 8);
             if (trainers[i]) trainers[i]->step([&] { return loss_of(nets[i], batch); }, 8);
           }
@@ -256,10 +256,10 @@ TEST_P(SeveralModels, TrainersComeAndGoInAnyOrderWhileOthersGoOn) {
       trainers[1].reset();
       step_all();
       for (const auto& trainer : trainers) {
-        if (trainer) trainer->join();
+        if (trainer) trainer->finish_epoch();
       }
-      EXPECT_EQ(trainers[3]->steps(), job.global_steps(8));
-      EXPECT_EQ(trainers[4]->steps(), job.global_steps(4));
+      EXPECT_EQ(trainers[3]->steps(), steps_of(job, 8));
+      EXPECT_EQ(trainers[4]->steps(), steps_of(job, 4));
       trainers[4].reset();
       trainers[3].reset();
       Tensors all = values_of(*nets[3]);
@@ -276,8 +276,7 @@ TEST_P(SeveralModels, AnEvaluationOfOneDoesNotDisturbAnOpenGraphOfIt) {
     Trainer generator(job, pair.generator, slow_rule());
     Trainer discriminator(job, pair.discriminator, slow_rule());
     for (int step = 0; step < 3; ++step) {
-      discriminator.step(
-          [&] { return pair.real_loss(job.worker(), step) + pair.made_loss(job.worker(), step); });
+      discriminator.step([&] { return pair.real_loss(job.rank(), step) + pair.made_loss(job.rank(), step); });
       const Tensor own = pair.generator->norm->running_mean.clone();
       const auto sums = generator.evaluate(
           [&](Sums& mine) { mine["mean"] = pair.generator->norm->running_mean.sum().item<double>(); });
@@ -287,8 +286,8 @@ TEST_P(SeveralModels, AnEvaluationOfOneDoesNotDisturbAnOpenGraphOfIt) {
       EXPECT_TRUE(pair.generator->norm->running_mean.equal(own));
       generator.step([&] { return pair.generator_loss(); });
     }
-    discriminator.join();
-    generator.join();
+    discriminator.finish_epoch();
+    generator.finish_epoch();
     return 0;
   });
 }
@@ -311,13 +310,13 @@ TEST_P(SeveralModels, AParameterOfAnotherTrainerIsRefusedByItsNameAndTheOthersGo
       trainer.step([&] { return loss_of(net, {0, 4}); });
       second.step([&] { return loss_of(other, {0, 4}); });
     }
-    trainer.join();
-    second.join();
+    trainer.finish_epoch();
+    second.finish_epoch();
     return 0;
   });
 }
 
-// Who waits in the join() of one model is not waited for in another.
+// Who waits in the finish_epoch() of one model is not waited for in another.
 TEST(SeveralModelsWithServers, WorkersMayHaveDifferentAmountsOfData) {
   for (const char* strategy : {"ps-sync", "ps-async", "ps-ssp", "ps-local"}) {
     for (const bool shared : {true, false}) {
@@ -327,17 +326,17 @@ TEST(SeveralModelsWithServers, WorkersMayHaveDifferentAmountsOfData) {
         Trainer generator(job, pair.generator, slow_rule());
         Trainer discriminator(job, pair.discriminator, slow_rule());
         for (int epoch = 0; epoch < 2; ++epoch) {
-          for (int step = 0; step < 3 + 4 * job.worker(); ++step) {
+          for (int step = 0; step < 3 + 4 * job.rank(); ++step) {
             discriminator.step(
-                [&] { return pair.real_loss(job.worker(), step) + pair.made_loss(job.worker(), step); });
+                [&] { return pair.real_loss(job.rank(), step) + pair.made_loss(job.rank(), step); });
             generator.step([&] { return pair.generator_loss(); });
           }
-          if (job.worker() == 1) generator.join();  // the order makes no difference
-          discriminator.join();
-          if (job.worker() != 1) generator.join();
+          if (job.rank() == 1) generator.finish_epoch();  // the order makes no difference
+          discriminator.finish_epoch();
+          if (job.rank() != 1) generator.finish_epoch();
         }
-        discriminator.join();
-        generator.join();
+        discriminator.finish_epoch();
+        generator.finish_epoch();
         return pair.values();
       });
       expect_all(found, found.front(), 0);
@@ -356,12 +355,11 @@ TEST(SeveralModelsWithServers, SomeWorkersMayBeBackups) {
     Trainer generator(job, pair.generator, slow_rule());
     Trainer discriminator(job, pair.discriminator, slow_rule());
     for (int step = 0; step < 20; ++step) {
-      discriminator.step(
-          [&] { return pair.real_loss(job.worker(), step) + pair.made_loss(job.worker(), step); });
+      discriminator.step([&] { return pair.real_loss(job.rank(), step) + pair.made_loss(job.rank(), step); });
       generator.step([&] { return pair.generator_loss(); });
     }
-    discriminator.join();
-    generator.join();
+    discriminator.finish_epoch();
+    generator.finish_epoch();
     return 0;
   });
 }
@@ -374,7 +372,7 @@ TEST(SeveralModelsWithServers, OneThatIsRefusedLeavesRoomForTheNext) {
     EXPECT_THROW(const Trainer refused(job, net, sgd_rule(), {.accumulate = 0}), InvalidArgument);
     Trainer trainer(job, net, sgd_rule());
     for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_of(net, {0, 4}); });
-    trainer.join();
+    trainer.finish_epoch();
     return 0;
   });
 }
@@ -382,20 +380,20 @@ TEST(SeveralModelsWithServers, OneThatIsRefusedLeavesRoomForTheNext) {
 TEST(SeveralModelsWithServers, TablesBesideThemKeepWorking) {
   for (const char* strategy : {"ps-sync", "ps-async"}) {
     on_workers(setup_of(strategy, 2, true, 2), [](Job& job) {
-      ShardedEmbedding table(job.tables(), {.name = "rows", .width = 6, .rule = row_rule(sgd({.lr = 0.05}))});
+      ShardedEmbedding table(job, {.name = "rows", .width = 6, .optimizer = optim::SGD({.lr = 0.05})});
       Net first = net_of(job);
       Net second = net_of(job);
-      Trainer one(job, first, sgd({.lr = 0.05}));
-      Trainer two(job, second, sgd({.lr = 0.05}));
-      const Tensor ids = torch::arange(4) + 3 * job.worker();
+      Trainer one(job, first, optim::SGD({.lr = 0.05}));
+      Trainer two(job, second, optim::SGD({.lr = 0.05}));
+      const Tensor ids = torch::arange(4) + 3 * job.rank();
       for (int step = 0; step < 5; ++step) {
         one.step([&] { return first(table(ids)).square().mean(); });
         two.step([&] { return (second(table(ids)) - 1).square().mean(); });
       }
-      one.join();
-      two.join();
-      job.barrier("done", "worker");
-      EXPECT_EQ(table.size().rows, 7U);
+      one.finish_epoch();
+      two.finish_epoch();
+      job.context().barrier("done", "worker");
+      EXPECT_EQ(table->size().rows, 7U);
       return 0;
     });
   }
@@ -411,4 +409,4 @@ TEST(SeveralModelsErrors, AGraphThatIsOlderThanAnUpdateOfItsModelIsRefusedAsByTo
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

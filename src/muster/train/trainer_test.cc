@@ -1,10 +1,10 @@
 // Steps of the Trainer: N workers do what one process does with the whole batch, however the batches are cut.
 
-#include "muster/train/trainer.h"
+#include "muster/trainer.h"
 
 #include "muster/train/trainer_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace testing;
@@ -32,13 +32,13 @@ Batch whole(int step) {
 }
 
 // Each worker trains with its parts.
-std::vector<Tensors> train(const Setup& setup, const UpdateRulePtr& rule, int steps,
+std::vector<Tensors> train(const Setup& setup, const optim::Optimizer& rule, int steps,
                            const TrainerOptions& options = {}) {
   return on_workers(setup, [&](Job& job) {
     Net net = net_of(job);
     Trainer trainer(job, net, rule, options);
     for (int step = 0; step < steps; ++step) {
-      const Batch batch = part(step, job.worker(), job.workers());
+      const Batch batch = part(step, job.rank(), job.size());
       EXPECT_TRUE(trainer.step([&] { return loss_of(net, batch); }, batch.size()));
     }
     EXPECT_EQ(trainer.steps(), steps / options.accumulate);
@@ -64,8 +64,8 @@ TEST_P(TrainerOn, IsOnePlainLoopWithTheWholeBatchForSgd) {
 TEST_P(TrainerOn, IsOnePlainLoopWithTheWholeBatchForAdam) {
   Net net;
   fill(*net);
-  expect_all(train(GetParam(), adam({.lr = 0.01}), 8),
-             plain<torch::optim::Adam>(*net, AdamOptions(0.01), 8,
+  expect_all(train(GetParam(), optim::Adam({.lr = 0.01}), 8),
+             plain<torch::optim::Adam>(*net, torch::optim::AdamOptions(0.01), 8,
                                        [&](int step) { return loss_of(net, whole(step)); }));
 }
 
@@ -91,14 +91,17 @@ TEST_P(TrainerOn, ALossScaleChangesNothingForFloat32) {
   expect_all(train(GetParam(), sgd_rule(), 8, {.loss_scale = 1024}), plain_net(8));
 }
 
-TEST_P(TrainerOn, AScheduleChangesTheRateByTheStep) {
-  const Schedule schedule = warmup(3, step_decay({.every = 2, .factor = 0.5}), 0.25);
+TEST_P(TrainerOn, AScheduleChangesTheRateByTheSamples) {
+  const Schedule schedule =
+      warmup(samples(3 * kGlobalBatch), step_decay(epochs(2), 0.5), 0.25);  // an epoch is a step here
   const auto expected = plain_net(
       8, [](Net& net, int step) { return loss_of(net, whole(step)); },
       [&](int step, torch::optim::SGD& optimizer) {
-        static_cast<SGDOptions&>(optimizer.param_groups()[0].options()).lr(0.1 * schedule(step));
+        static_cast<SGDOptions&>(optimizer.param_groups()[0].options())
+            .lr(0.1 * schedule({.samples = step * kGlobalBatch, .samples_per_epoch = kGlobalBatch}));
       });
-  expect_all(train(GetParam(), sgd_rule(), 8, {.schedule = schedule}), expected);
+  expect_all(train(GetParam(), sgd_rule(), 8, {.samples_per_epoch = kGlobalBatch, .schedule = schedule}),
+             expected);
 }
 
 // Each worker's batches in the epochs: [epoch][worker] gives their sizes. The rows come one after the other.
@@ -158,13 +161,13 @@ void check_shards(bool shared_memory, const Shards& shards, int accumulate = 1) 
                         [&](Job& job) {
                           Net net = net_of(job);
                           Trainer trainer(job, net, sgd_rule(), {.accumulate = accumulate});
-                          const auto worker = static_cast<size_t>(job.worker());
+                          const auto worker = static_cast<size_t>(job.rank());
                           for (size_t epoch = 0; epoch < shards.size(); ++epoch) {
                             for (size_t i = 0; i < shards[epoch][worker].size(); ++i) {
                               const Batch batch = batch_in(shards, epoch, worker, i);
                               trainer.step([&] { return loss_of(net, batch); }, batch.size());
                             }
-                            trainer.join();
+                            trainer.finish_epoch();
                           }
                           EXPECT_EQ(trainer.steps(), steps);
                           EXPECT_EQ(trainer.metrics().samples, rows);
@@ -223,14 +226,14 @@ TEST_P(TrainerShards, MaxStepsEndsAllWorkersAtTheSameStepAlsoThoseThatHaveJoined
       ++computed;
       return loss_of(net, {0, 4});
     };
-    for (int i = 0; i < (job.worker() == 1 ? 3 : 1000) && trainer.step(loss); ++i) EXPECT_LT(i, 10);
-    trainer.join();
+    for (int i = 0; i < (job.rank() == 1 ? 3 : 1000) && trainer.step(loss); ++i) EXPECT_LT(i, 10);
+    trainer.finish_epoch();
     EXPECT_TRUE(trainer.done());
-    EXPECT_EQ(computed, job.worker() == 1 ? 3 : 10);
+    EXPECT_EQ(computed, job.rank() == 1 ? 3 : 10);
     const Tensors before = values_of(*net);
     EXPECT_FALSE(trainer.step(loss));
     expect_near(values_of(*net), before, 0);
-    EXPECT_EQ(computed, job.worker() == 1 ? 3 : 10);
+    EXPECT_EQ(computed, job.rank() == 1 ? 3 : 10);
     return trainer.steps();
   });
   EXPECT_THAT(steps, ::testing::Each(5));
@@ -247,8 +250,8 @@ TEST_P(TrainerShards, AnInfiniteGradientOfOneWorkerIsSkippedByAllAndHalvesTheSca
                    std::vector<double> scales;
                    for (int step = 0; step < 4; ++step) {
                      trainer.step([&] {
-                       auto loss = loss_of(net, part(step, job.worker(), 2));
-                       if (step == 1 && job.worker() == 1) loss = loss * INFINITY;
+                       auto loss = loss_of(net, part(step, job.rank(), 2));
+                       if (step == 1 && job.rank() == 1) loss = loss * INFINITY;
                        loss.register_hook([&](const Tensor& it) { scales.push_back(it.item<double>()); });
                        return loss;
                      });
@@ -261,4 +264,4 @@ TEST_P(TrainerShards, AnInfiniteGradientOfOneWorkerIsSkippedByAllAndHalvesTheSca
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -15,13 +15,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/base/config.h"
+#include "muster/job/job_context.h"
+#include "muster/job/serve.h"
 #include "muster/net/reserved_port.h"
 #include "muster/testing/thread_cluster.h"
-#include "muster/train/job.h"
-#include "muster/train/serve.h"
-#include "muster/train/trainer.h"
+#include "muster/trainer.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
@@ -71,15 +72,15 @@ inline std::vector<std::string> errors_of(const Setup& setup, const std::functio
     Job job(config);
     try {
       if (job.is_server()) {
-        serve_parameters(job);
+        serve_parameters(job.context());
       } else {
         body(job);
       }
     } catch (const std::exception& error) {
-      job.abort(error.what());
+      job.context().abort(error.what());
       throw;
     }
-    job.finish();
+    job.context().finish();
   });
 }
 
@@ -88,9 +89,20 @@ template <typename Body>
 auto on_workers(const Setup& setup, const Body& body) {
   std::vector<decltype(body(std::declval<Job&>()))> results(static_cast<size_t>(setup.workers));
   const auto errors =
-      errors_of(setup, [&](Job& job) { results[static_cast<size_t>(job.worker())] = body(job); });
+      errors_of(setup, [&](Job& job) { results[static_cast<size_t>(job.rank())] = body(job); });
   EXPECT_THAT(errors, ::testing::Each(""));
   return results;
+}
+
+/// How many updates of the parameters it takes until every worker has used this many batches: with ps-async,
+/// for example, each batch of each worker is an update of its own.
+inline int64_t steps_of(Job& job, int64_t batches_of_a_worker) {
+  const Config& config = job.context().config();
+  if (config.strategy == "ps-async" || (config.strategy == "ps-ssp" && config.staleness > 0))
+    return batches_of_a_worker * job.size();
+  if (config.strategy == "ps-sync" && config.replicas_to_aggregate > 0)
+    return std::max<int64_t>(1, batches_of_a_worker * job.size() / config.replicas_to_aggregate);
+  return batches_of_a_worker;
 }
 
 /// The same numbers for the same seed, in any thread.
@@ -131,7 +143,7 @@ inline void fill(torch::nn::Module& module, uint64_t seed = 7) {
 /// A model whose values count only on the chief.
 inline Net net_of(const Job& job) {
   Net net;
-  fill(*net, job.is_chief() ? 7 : 1000 + static_cast<uint64_t>(job.worker()));
+  fill(*net, job.is_chief() ? 7 : 1000 + static_cast<uint64_t>(job.rank()));
   return net;
 }
 
@@ -189,8 +201,8 @@ inline Tensors plain_sgd(torch::nn::Module& module, int steps, const std::functi
   return plain<torch::optim::SGD>(module, torch::optim::SGDOptions(0.1).momentum(0.9), steps, loss,
                                   before_update);
 }
-inline UpdateRulePtr sgd_rule() {
-  return sgd({.lr = 0.1, .momentum = 0.9});
+inline optim::Optimizer sgd_rule() {
+  return optim::SGD({.lr = 0.1, .momentum = 0.9});
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

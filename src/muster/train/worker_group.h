@@ -11,12 +11,12 @@
 
 #include <torch/torch.h>
 
+#include "muster/job/job_context.h"
 #include "muster/optim/update_rule.h"
 #include "muster/train/flat_model.h"
-#include "muster/train/job.h"
 #include "muster/train/strategy.h"
 
-namespace muster {
+namespace muster::detail {
 
 struct StrategyOptions {
   UpdateRulePtr rule;
@@ -53,9 +53,9 @@ class WorkerGroup {
 };
 
 /// By the job's --strategy.
-std::unique_ptr<WorkerGroup> make_worker_group(Job& job);
+std::unique_ptr<WorkerGroup> make_worker_group(JobContext& job);
 
-std::unique_ptr<WorkerGroup> make_communicator_group(Job& job);
-std::unique_ptr<WorkerGroup> make_server_group(Job& job);
+std::unique_ptr<WorkerGroup> make_communicator_group(JobContext& job);
+std::unique_ptr<WorkerGroup> make_server_group(JobContext& job);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -15,7 +15,7 @@
 #include "muster/net/address.h"
 #include "muster/net/host.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -122,16 +122,16 @@ GlooEngine::GlooEngine(const Communicator::Options& options, GroupState& state)
     set_hosts({""});
     return;
   }
-  const Deadline deadline = Deadline::after(options.meet_timeout);
-  meet(deadline);
+  const Deadline deadline = Deadline::after(options.rendezvous_timeout);
+  find_ranks(deadline);
   connect(deadline);
 }
 
-GlooEngine::GlooEngine(const Communicator::Options& options, GroupState& state, const Meeting& meeting,
+GlooEngine::GlooEngine(const Communicator::Options& options, GroupState& state, const Shared& shared,
                        const std::vector<std::string>& hosts)
-    : LibraryEngine(options, state), meeting_(meeting) {
+    : LibraryEngine(options, state), shared_(shared) {
   set_hosts(hosts);
-  if (options.size > 1) connect(Deadline::after(options.meet_timeout));
+  if (options.size > 1) connect(Deadline::after(options.rendezvous_timeout));
 }
 
 GlooEngine::~GlooEngine() {
@@ -146,7 +146,7 @@ GlooEngine::~GlooEngine() {
 
 // Rank 0 hosts the store, and tells the others where. A text is the rank's host, and of rank 0 also the
 // store's address or why there is none.
-void GlooEngine::meet(Deadline deadline) {
+void GlooEngine::find_ranks(Deadline deadline) {
   const std::string address = options().endpoint->address().host;
   std::string mine = options().host_identity.empty() ? Host::local().identity : options().host_identity;
   c10d::TCPStoreOptions store = {
@@ -154,7 +154,7 @@ void GlooEngine::meet(Deadline deadline) {
   if (options().rank == 0) {
     try {
       const auto made = c10::make_intrusive<c10d::TCPStore>(address, store);
-      meeting_.store = made;
+      shared_.store = made;
       mine += fmt::format("\n{}\n", Address{address, made->getPort()}.to_string());
     } catch (const std::exception& error) {
       mine += "\n\n" + reason_of(error);
@@ -162,8 +162,8 @@ void GlooEngine::meet(Deadline deadline) {
   }
   std::vector<std::string> hosts;
   std::vector<std::string> parts;
-  for (const auto& text : options().exchange(mine, deadline)) {
-    if (hosts.empty()) parts = muster::split(text, '\n');
+  for (const auto& text : options().rendezvous(mine, deadline)) {
+    if (hosts.empty()) parts = muster::detail::split(text, '\n');
     hosts.push_back(text.substr(0, text.find('\n')));
   }
   set_hosts(hosts);
@@ -176,35 +176,34 @@ void GlooEngine::meet(Deadline deadline) {
       const Address server = Address::parse(parts[1]);
       store.port = static_cast<uint16_t>(server.port);
       store.isServer = false;
-      meeting_.store = c10::make_intrusive<c10d::TCPStore>(server.host, store);
+      shared_.store = c10::make_intrusive<c10d::TCPStore>(server.host, store);
     }
-    meeting_.device = c10d::ProcessGroupGloo::createDeviceForHostname(address);
+    shared_.device = c10d::ProcessGroupGloo::createDeviceForHostname(address);
   } catch (const std::exception& error) {
-    raise<PeerLost>("{} could not be met: {}", options().name, reason_of(error));
+    raise<PeerLost>("the ranks of {} could not connect: {}", options().name, reason_of(error));
   }
 }
 
 void GlooEngine::connect(Deadline deadline) {
   auto group = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
-  group->devices.push_back(meeting_.device);
+  group->devices.push_back(shared_.device);
   group->threads = 1;  // collectives come one at a time
   try {
-    group_ =
-        c10::make_intrusive<Group>(c10::make_intrusive<c10d::PrefixStore>(options().name, meeting_.store),
-                                   options().rank, options().size, group);
+    group_ = c10::make_intrusive<Group>(c10::make_intrusive<c10d::PrefixStore>(options().name, shared_.store),
+                                        options().rank, options().size, group);
   } catch (const std::exception& error) {
     if (deadline.expired())
-      raise<DeadlineExceeded>("{} could not be met: {}", options().name, reason_of(error));
-    raise<PeerLost>("{} could not be met: {}", options().name, reason_of(error));
+      raise<DeadlineExceeded>("the ranks of {} could not connect: {}", options().name, reason_of(error));
+    raise<PeerLost>("the ranks of {} could not connect: {}", options().name, reason_of(error));
   }
   group_->set_limit(kLongest);
   watch_ = std::thread([this] { watch(); });
 }
 
 std::unique_ptr<Engine> GlooEngine::split(const std::string& name, const std::vector<int>& members, int rank,
-                                          const Exchange& /*exchange*/, GroupState& state) {
+                                          const Rendezvous& /*rendezvous*/, GroupState& state) {
   return std::unique_ptr<Engine>(
-      new GlooEngine(options_of(name, members, rank), state, meeting_, hosts_of(members)));
+      new GlooEngine(options_of(name, members, rank), state, shared_, hosts_of(members)));
 }
 
 std::string GlooEngine::explain(const Operation& /*operation*/) const {
@@ -213,7 +212,7 @@ std::string GlooEngine::explain(const Operation& /*operation*/) const {
 
 void GlooEngine::watch() {
   MutexLock lock(mutex_);
-  while (!stopping_ && !failure().raised()) changed_.wait_for(lock, kWatchInterval);
+  while (!stopping_ && !group_error().raised()) changed_.wait_for(lock, kWatchInterval);
   if (!stopping_) group_->break_up();
 }
 
@@ -230,7 +229,7 @@ void GlooEngine::run_work(const Start& start, Deadline deadline) {
   // Without connections it ends soon, and then nothing uses the buffers any more.
   group_->break_up();
   while (work && !work->isCompleted()) std::this_thread::sleep_for(1ms);
-  if (failure().raised()) throw Interrupted();
+  if (group_error().raised()) throw Interrupted();
   if (late) raise<DeadlineExceeded>("the others did not come in time");
   raise<PeerLost>("gloo lost a rank: {}", reason);
 }
@@ -321,14 +320,14 @@ void GlooEngine::receive(void* data, size_t bytes, int from, Deadline deadline) 
   run_work([&] { return group_->recv(tensors, from, kMessageTag); }, deadline);
 }
 
-}  // namespace muster
+}  // namespace muster::detail
 
-extern "C" const muster::EngineModule* muster_engine_module() {
-  static const muster::EngineModule module = {
+extern "C" const muster::detail::EngineModule* muster_engine_module() {
+  static const muster::detail::EngineModule module = {
       .version = MUSTER_VERSION,
       .make = [](const muster::Communicator::Options& options,
-                 muster::GroupState& state) -> std::unique_ptr<muster::Engine> {
-        return std::make_unique<muster::GlooEngine>(options, state);
+                 muster::detail::GroupState& state) -> std::unique_ptr<muster::detail::Engine> {
+        return std::make_unique<muster::detail::GlooEngine>(options, state);
       }};
   return &module;
 }

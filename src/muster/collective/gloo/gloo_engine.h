@@ -7,8 +7,8 @@
 // an all-to-all whose blocks are reduced here; float16 and bfloat16 are summed as float32 and rounded once.
 //
 // When a group fails on one rank, for whatever reason, that rank closes its connections: the others see
-// PeerLost. gloo's connections are neither authenticated nor encrypted, and neither is the store where its
-// ranks meet: it is for networks in which everybody is trusted.
+// PeerLost. gloo's connections are neither authenticated nor encrypted, and neither is the store by which
+// its ranks find each other: it is for networks in which everybody is trusted.
 
 #include <functional>
 #include <memory>
@@ -21,16 +21,16 @@
 #include "muster/base/mutex.h"
 #include "muster/collective/library_engine.h"
 
-namespace muster {
+namespace muster::detail {
 
 class GlooEngine : public LibraryEngine {
  public:
-  /// Meets the others, in one round of the exchange.
+  /// Finds the other ranks, in one round of the rendezvous.
   GlooEngine(const Communicator::Options& options, GroupState& state);
   ~GlooEngine() override;
 
   std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
-                                const Exchange& exchange, GroupState& state) override;
+                                const Rendezvous& rendezvous, GroupState& state) override;
   std::string explain(const Operation& operation) const override;
 
  protected:
@@ -42,15 +42,15 @@ class GlooEngine : public LibraryEngine {
  private:
   class Group;
 
-  // Of the parts that the engines of a group's splits share.
-  struct Meeting {
+  // What the engines of a group's splits share.
+  struct Shared {
     c10::intrusive_ptr<c10d::Store> store;
     std::shared_ptr<gloo::transport::Device> device;
   };
 
-  GlooEngine(const Communicator::Options& options, GroupState& state, const Meeting& meeting,
+  GlooEngine(const Communicator::Options& options, GroupState& state, const Shared& shared,
              const std::vector<std::string>& hosts);
-  void meet(Deadline deadline);
+  void find_ranks(Deadline deadline);
   void connect(Deadline deadline);
   void all_reduce(const Operation& operation, Deadline deadline);
   void reduce_to_root(const Operation& operation, Deadline deadline);
@@ -60,7 +60,7 @@ class GlooEngine : public LibraryEngine {
   void run_work(const Start& start, Deadline deadline);
   void watch();
 
-  Meeting meeting_;
+  Shared shared_;
   c10::intrusive_ptr<Group> group_;  // none when alone
 
   Mutex mutex_;
@@ -69,4 +69,4 @@ class GlooEngine : public LibraryEngine {
   std::thread watch_;  // wakes whoever waits in gloo when the group has failed
 };
 
-}  // namespace muster
+}  // namespace muster::detail

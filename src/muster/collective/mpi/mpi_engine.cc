@@ -11,7 +11,7 @@
 #include "muster/collective/engine_loader.h"
 #include "muster/collective/mpi/mpi_library.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using mpi::check;
@@ -54,7 +54,7 @@ MpiEngine::MpiEngine(const Communicator::Options& options, GroupState& state)
   const auto made = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(MPI_COMM_WORLD, made.get(), &request), "MPI_Comm_idup");
-  wait(request, Deadline::after(options.meet_timeout), {.memory = made});
+  wait(request, Deadline::after(options.rendezvous_timeout), {.memory = made});
   communicator_ = *made;
   check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   set_hosts(find_hosts());
@@ -89,7 +89,7 @@ std::vector<std::string> MpiEngine::find_hosts() const {
 }
 
 std::unique_ptr<Engine> MpiEngine::split(const std::string& name, const std::vector<int>& members, int rank,
-                                         const Exchange& /*exchange*/, GroupState& state) {
+                                         const Rendezvous& /*rendezvous*/, GroupState& state) {
   // Not MPI_Comm_split, for which the ranks without a group would have to come too.
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -131,8 +131,9 @@ void MpiEngine::run_whole(const Counted& counted, Deadline deadline) {
   const size_t most = most_elements(counted.width, 1);
   auto* const data = static_cast<std::byte*>(counted.operation.out);
   for (size_t at = 0; at < counted.count; at += most) {
-    void* const piece = data + at * counted.width;
-    wait(start(counted, piece, piece, static_cast<int>(std::min(most, counted.count - at))), deadline, {});
+    void* const segment = data + at * counted.width;
+    wait(start(counted, segment, segment, static_cast<int>(std::min(most, counted.count - at))), deadline,
+         {});
   }
 }
 
@@ -143,7 +144,7 @@ void MpiEngine::run_blocks(const Counted& counted, Deadline deadline) {
   if (counted.count <= most)
     return wait(start(counted, operation.in, operation.out, static_cast<int>(counted.count)), deadline, {});
 
-  // A piece of every block, put side by side.
+  // A segment of every block, put side by side.
   const size_t in_blocks = operation.collective == Collective::kAllGather ? 1 : ranks;
   const size_t out_blocks = operation.collective == Collective::kReduceScatter ? 1 : ranks;
   const auto* const in = static_cast<const std::byte*>(operation.in);
@@ -153,13 +154,13 @@ void MpiEngine::run_blocks(const Counted& counted, Deadline deadline) {
     const size_t bytes = std::min(most, counted.count - at) * counted.width;
     auto* const sent = static_cast<std::byte*>(memory.get());
     auto* const received = sent + in_blocks * bytes;
-    const auto place = [&](size_t block) { return (block * counted.count + at) * counted.width; };
+    const auto offset_of = [&](size_t block) { return (block * counted.count + at) * counted.width; };
     for (size_t block = 0; block < in_blocks; ++block)
-      copy_bytes(sent + block * bytes, in + place(block), bytes);
+      copy_bytes(sent + block * bytes, in + offset_of(block), bytes);
     wait(start(counted, sent, received, static_cast<int>(bytes / counted.width)), deadline,
          {.memory = memory});
     for (size_t block = 0; block < out_blocks; ++block)
-      copy_bytes(out + place(block), received + block * bytes, bytes);
+      copy_bytes(out + offset_of(block), received + block * bytes, bytes);
   }
 }
 
@@ -246,7 +247,7 @@ void MpiEngine::wait(MPI_Request request, Deadline deadline, const Lent& lent) {
   for (;;) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) return;
-    if (failure().raised() || deadline.expired()) break;
+    if (group_error().raised() || deadline.expired()) break;
     std::this_thread::yield();
   }
   if (lent.cancellable) {
@@ -254,16 +255,18 @@ void MpiEngine::wait(MPI_Request request, Deadline deadline, const Lent& lent) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
   }
   if (done == 0) mpi::leave_unfinished(lent.memory);
-  if (failure().raised()) throw Interrupted();
+  if (group_error().raised()) throw Interrupted();
   raise<DeadlineExceeded>("the others did not come in time");
 }
 
-}  // namespace muster
+}  // namespace muster::detail
 
-extern "C" const muster::EngineModule* muster_engine_module() {
-  static const muster::EngineModule module = {
+extern "C" const muster::detail::EngineModule* muster_engine_module() {
+  static const muster::detail::EngineModule module = {
       .version = MUSTER_VERSION,
-      .make = [](const muster::Communicator::Options& options, muster::GroupState& state)
-          -> std::unique_ptr<muster::Engine> { return std::make_unique<muster::MpiEngine>(options, state); }};
+      .make = [](const muster::Communicator::Options& options,
+                 muster::detail::GroupState& state) -> std::unique_ptr<muster::detail::Engine> {
+        return std::make_unique<muster::detail::MpiEngine>(options, state);
+      }};
   return &module;
 }

@@ -18,16 +18,16 @@
 
 #include "muster/collective/library_engine.h"
 
-namespace muster {
+namespace muster::detail {
 
 class MpiEngine : public LibraryEngine {
  public:
-  /// Meets the others. Throws InvalidArgument when MPI does not count the ranks as `options` do.
+  /// Finds the other ranks. Throws InvalidArgument when MPI does not count the ranks as `options` do.
   MpiEngine(const Communicator::Options& options, GroupState& state);
   ~MpiEngine() override;
 
   std::unique_ptr<Engine> split(const std::string& name, const std::vector<int>& members, int rank,
-                                const Exchange& exchange, GroupState& state) override;
+                                const Rendezvous& rendezvous, GroupState& state) override;
   std::string explain(const Operation& operation) const override;
 
  protected:
@@ -57,4 +57,4 @@ class MpiEngine : public LibraryEngine {
   MPI_Comm communicator_ = MPI_COMM_NULL;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -10,7 +10,7 @@
 #include "muster/base/mutex.h"
 #include "muster/collective/kernels.h"
 
-namespace muster::mpi {
+namespace muster::detail::mpi {
 namespace {
 
 constexpr std::array kReductions = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
@@ -48,7 +48,7 @@ void make_operations(std::array<MPI_Op, kReductions.size()>& operations, std::in
   (check(MPI_Op_create(reduce<kType, kReduction>, kCommutes, &operations[kReduction]), "MPI_Op_create"), ...);
 }
 
-size_t place_of(ReduceOp op) {
+size_t index_of(ReduceOp op) {
   const auto found = std::find(kReductions.begin(), kReductions.end(), op);
   return found == kReductions.end() ? 0
                                     : static_cast<size_t>(found - kReductions.begin());  // an average sums
@@ -139,7 +139,7 @@ MPI_Op operation_of(DType dtype, ReduceOp op) {
   const auto& operations = dtype == DType::kFloat16    ? library().float16
                            : dtype == DType::kBFloat16 ? library().bfloat16
                                                        : own;
-  return operations[place_of(op)];
+  return operations[index_of(op)];
 }
 
 std::string library_name() {
@@ -153,4 +153,4 @@ std::string library_name() {
   return name;
 }
 
-}  // namespace muster::mpi
+}  // namespace muster::detail::mpi

@@ -12,7 +12,7 @@
 #include "muster/base/dtype.h"
 #include "muster/collective/operation.h"
 
-namespace muster::mpi {
+namespace muster::detail::mpi {
 
 /// Throws InvalidArgument when the program has initialised MPI without MPI_THREAD_MULTIPLE, or finalised it.
 void start();
@@ -34,4 +34,4 @@ MPI_Op operation_of(DType dtype, ReduceOp op);
 /// "Open MPI v4.1.4" or "MPICH Version 4.0.2".
 std::string library_name();
 
-}  // namespace muster::mpi
+}  // namespace muster::detail::mpi

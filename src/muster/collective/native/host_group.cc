@@ -8,7 +8,7 @@
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 uint64_t pack(const Operation& operation) {
@@ -16,22 +16,22 @@ uint64_t pack(const Operation& operation) {
          static_cast<uint64_t>(operation.op) << 16 | static_cast<uint64_t>(operation.peer) << 32;
 }
 
-Operation unpack(const Card& card) {
+Operation unpack(const HeaderSlot& header) {
   Operation operation;
-  operation.collective = static_cast<Collective>(card.call & 0xff);
-  operation.dtype = static_cast<DType>(card.call >> 8 & 0xff);
-  operation.op = static_cast<ReduceOp>(card.call >> 16 & 0xff);
-  operation.peer = static_cast<int>(card.call >> 32);
-  operation.count = card.count;
+  operation.collective = static_cast<Collective>(header.call & 0xff);
+  operation.dtype = static_cast<DType>(header.call >> 8 & 0xff);
+  operation.op = static_cast<ReduceOp>(header.call >> 16 & 0xff);
+  operation.peer = static_cast<int>(header.call >> 32);
+  operation.count = header.count;
   return operation;
 }
 
 constexpr int kYields = 20;  // beside other work each may last a time slice: then it is better to be woken
-constexpr int kWaitsBeforeMoving = 32;  // to move costs as much as some dozen switches
-constexpr int kSpinsInACrowd = 40;      // about as long as two switches between ranks
+constexpr int kWaitsBeforeMoving = 32;        // to move costs as much as some dozen switches
+constexpr int kSpinsWhenOversubscribed = 40;  // about as long as two switches between ranks
 
-constexpr size_t kFirstLineBytes = kCacheLine - offsetof(Card, data);  // of the data
-constexpr size_t kMostLinesAtOnce = 8;                                 // a core fetches about a dozen
+constexpr size_t kFirstLineBytes = kCacheLine - offsetof(HeaderSlot, inline_data);  // of the data
+constexpr size_t kMostLinesAtOnce = 8;  // a core fetches about a dozen
 
 }  // namespace
 
@@ -39,18 +39,18 @@ HostGroup::HostGroup(HostMemory& memory, std::vector<HostPeer> peers, int index,
     : memory_(memory),
       peers_(std::move(peers)),
       index_(index),
-      crowded_(size() > cores),
-      patience_(Patience::of(size(), cores)),
-      spins_(crowded_ ? kSpinsInACrowd : patience_.spins) {}
+      oversubscribed_(size() > cores),
+      spin_policy_(SpinPolicy::of(size(), cores)),
+      spins_(oversubscribed_ ? kSpinsWhenOversubscribed : spin_policy_.spins) {}
 
 HostGroup::~HostGroup() {
   // The others may still read what is ours: it is freed when all have let go of it.
   for (const auto& other : peers_) {
-    if (const uint64_t staging = other.block->staging.load()) HostMemory::release(other.arena->at(staging));
-    HostMemory::release(other.block);
+    if (const uint64_t staging = other.state->staging.load()) HostMemory::release(other.arena->at(staging));
+    HostMemory::release(other.state);
   }
   if (staging_ != nullptr) memory_.retire(staging_);
-  memory_.retire(mine().block);
+  memory_.retire(mine().state);
 }
 
 int HostGroup::index_of(int rank) const {
@@ -62,7 +62,7 @@ int HostGroup::index_of(int rank) const {
 
 void HostGroup::wake_others() {
   for (const auto& other : peers_) {
-    if (&other != &mine()) wake(other.block->bell);
+    if (&other != &mine()) wake(other.state->doorbell);
   }
 }
 
@@ -70,7 +70,7 @@ void HostGroup::wake_others() {
 // last ran on our core can't come before we leave it: we yield at once. One that ran on another may be about
 // to come, and to yield to a third that waits as we do would only cost two switches: we spin.
 template <typename Here>
-void HostGroup::wait_until_here(const Context& context, int first, int last, const Here& here) {
+void HostGroup::wait_until_here(const OperationContext& context, int first, int last, const Here& here) {
   int cpu = note_cpu();
   int spins = 0;
   for (int yields = 0; yields < kYields;) {
@@ -78,7 +78,7 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
     while (first < last && (first == index_ || here(first))) ++first;
     if (first == last) return;
     for (int i = first; i < last; ++i) {
-      if (peer(i).block->cpu.load(std::memory_order_relaxed) == cpu && i != index_ && !here(i))
+      if (peer(i).state->cpu.load(std::memory_order_relaxed) == cpu && i != index_ && !here(i))
         on_our_core = i;
     }
     if (on_our_core < 0 && ++spins < spins_) {
@@ -87,8 +87,9 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
     }
     spins = 0;
     ++yields;
-    // Of two that share a core while another is free, the one behind looks for a place of its own.
-    if (!crowded_ && on_our_core >= 0 && on_our_core < index_ && ++shared_waits_ % kWaitsBeforeMoving == 0) {
+    // Of two that share a core while another is free, the one behind looks for a core of its own.
+    if (!oversubscribed_ && on_our_core >= 0 && on_our_core < index_ &&
+        ++shared_waits_ % kWaitsBeforeMoving == 0) {
       leave_core(cpu);
     } else {
       std::this_thread::yield();
@@ -96,7 +97,7 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
     cpu = note_cpu();
   }
   wait_until(
-      mine().block->bell, {},
+      mine().state->doorbell, {},
       [&] {
         while (first < last && (first == index_ || here(first))) ++first;
         return first == last;
@@ -113,7 +114,7 @@ void HostGroup::wait_until_here(const Context& context, int first, int last, con
   note_cpu();
 }
 
-// The scheduler would part us too, but takes milliseconds, which is thousands of small operations. Does
+// The scheduler would separate us too, but takes milliseconds, which is thousands of small operations. Does
 // nothing when the user has left us no other core.
 void HostGroup::leave_core(int cpu) {
   cpu_set_t allowed;
@@ -128,83 +129,83 @@ void HostGroup::leave_core(int cpu) {
 // Where we run, for those who wait for us.
 int HostGroup::note_cpu() {
   const int cpu = sched_getcpu();
-  auto& noted = mine().block->cpu;
+  auto& noted = mine().state->cpu;
   if (noted.load(std::memory_order_relaxed) != cpu) noted.store(cpu, std::memory_order_relaxed);
   return cpu;
 }
 
-void HostGroup::arrive(const Context& context, size_t place, const void* data, size_t bytes) {
+void HostGroup::begin(const OperationContext& context, size_t offset, const void* data, size_t bytes) {
   const uint64_t sequence = ++sequence_;
-  Card& card = mine().block->cards[sequence % 2];
+  HeaderSlot& header = mine().state->headers[sequence % 2];
   // The first line last and all at once: those who wait look at it, and would take it from us in between.
   const auto* const from = static_cast<const std::byte*>(data);
   const size_t in_first_line = std::min(bytes, kFirstLineBytes);
   if (bytes > in_first_line)
-    copy_bytes(card.data.data() + in_first_line, from + in_first_line, bytes - in_first_line);
-  card.call = pack(context.called);
-  card.count = context.called.count;
-  card.place = place;
-  copy_bytes(card.data.data(), from, in_first_line);
-  card.sequence.exchange(sequence);
+    copy_bytes(header.inline_data.data() + in_first_line, from + in_first_line, bytes - in_first_line);
+  header.call = pack(context.called);
+  header.count = context.called.count;
+  header.offset = offset;
+  copy_bytes(header.inline_data.data(), from, in_first_line);
+  header.sequence.exchange(sequence);
   wake_others();
   const size_t more_lines = std::min((bytes - in_first_line + kCacheLine - 1) / kCacheLine, kMostLinesAtOnce);
   wait_until_here(context, 0, size(), [&](int i) {
-    const Card& theirs = peer(i).block->cards[sequence % 2];
-    // All lines of the card are on their way at the same time, not the others after the first.
+    const HeaderSlot& theirs = peer(i).state->headers[sequence % 2];
+    // All lines of the header are on their way at the same time, not the others after the first.
     for (size_t line = 1; line <= more_lines; ++line)
       __builtin_prefetch(reinterpret_cast<const std::byte*>(&theirs) + line * kCacheLine);
     return theirs.sequence.load(std::memory_order_acquire) >= sequence;
   });
-  // Everyone is done with the last operation: its tally is free for the next.
+  // Everyone is done with the last operation: its work counter is free for the next.
   if (index_ == 0) {
-    Tally& next = mine().block->tallies[(sequence + 1) % 2];
-    next.taken.store(0, std::memory_order_relaxed);
+    WorkCounter& next = mine().state->work_counters[(sequence + 1) % 2];
+    next.claimed.store(0, std::memory_order_relaxed);
     next.done.store(0, std::memory_order_relaxed);
   }
   for (int i = 0; i < size(); ++i) {
-    const Card& theirs = peer(i).block->cards[sequence % 2];
-    if (theirs.call == card.call && theirs.count == card.count) continue;
-    context.failure.fail(
-        Failure::Kind::kMismatch,
+    const HeaderSlot& theirs = peer(i).state->headers[sequence % 2];
+    if (theirs.call == header.call && theirs.count == header.count) continue;
+    context.error.fail(
+        GroupError::Kind::kMismatch,
         fmt::format("{} called {}, {} called {}", context.describe(peer(index_).rank),
-                    unpack(card).to_string(), context.describe(peer(i).rank), unpack(theirs).to_string()),
+                    unpack(header).to_string(), context.describe(peer(i).rank), unpack(theirs).to_string()),
         context.during());
   }
 }
 
-void HostGroup::tick() {
-  mine().block->ticks.exchange(++ticks_);
+void HostGroup::advance_phase() {
+  mine().state->phase.exchange(++phase_);
   wake_others();
 }
 
-void HostGroup::wait_for_tick(const Context& context, int index, uint64_t tick) {
+void HostGroup::wait_for_phase(const OperationContext& context, int index, uint64_t phase) {
   wait_until_here(context, index, index + 1,
-                  [&](int i) { return peer(i).block->ticks.load(std::memory_order_acquire) >= tick; });
+                  [&](int i) { return peer(i).state->phase.load(std::memory_order_acquire) >= phase; });
 }
 
-void HostGroup::wait_for_all(const Context& context, uint64_t tick) {
+void HostGroup::wait_for_all(const OperationContext& context, uint64_t phase) {
   wait_until_here(context, 0, size(),
-                  [&](int i) { return peer(i).block->ticks.load(std::memory_order_acquire) >= tick; });
+                  [&](int i) { return peer(i).state->phase.load(std::memory_order_acquire) >= phase; });
   check_whole(context);
 }
 
-void HostGroup::check_whole(const Context& context) const {
+void HostGroup::check_whole(const OperationContext& context) const {
   for (int i = 0; i < size(); ++i) {
-    if (i != index_ && peer(i).block->failed.load() != 0)
-      context.lost(peer(i).rank, "it gave up an operation");
+    if (i != index_ && peer(i).state->failed.load() != 0)
+      context.connection_broke(peer(i).rank, "it gave up an operation");
   }
 }
 
 std::byte* HostGroup::staging(size_t bytes) {
   if (staging_ == nullptr) {
     staging_ = static_cast<std::byte*>(memory_.allocate(bytes, size()));
-    mine().block->staging.store(arena().offset_of(staging_), std::memory_order_release);
+    mine().state->staging.store(arena().offset_of(staging_), std::memory_order_release);
   }
   return staging_;
 }
 
 std::byte* HostGroup::staging_of(int index) const {
-  return peer(index).arena->at(peer(index).block->staging.load(std::memory_order_acquire));
+  return peer(index).arena->at(peer(index).state->staging.load(std::memory_order_acquire));
 }
 
-}  // namespace muster
+}  // namespace muster::detail

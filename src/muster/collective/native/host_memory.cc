@@ -3,17 +3,17 @@
 #include <atomic>
 #include <cstring>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
-constexpr size_t kHead = 128;  // before each block: how many ranks hold it
+constexpr size_t kHead = 128;  // before what it gives: how many ranks hold it
 
-std::byte* head_of(void* block) {
-  return static_cast<std::byte*>(block) - kHead;
+std::byte* head_of(void* data) {
+  return static_cast<std::byte*>(data) - kHead;
 }
 
-std::atomic<int>& readers_of(void* block) {
-  return *reinterpret_cast<std::atomic<int>*>(head_of(block));
+std::atomic<int>& readers_of(void* data) {
+  return *reinterpret_cast<std::atomic<int>*>(head_of(data));
 }
 
 }  // namespace
@@ -27,26 +27,26 @@ void* HostMemory::allocate(size_t bytes, int readers) {
   return head + kHead;
 }
 
-void HostMemory::release(void* block) {
-  readers_of(block).fetch_sub(1);
+void HostMemory::release(void* data) {
+  readers_of(data).fetch_sub(1);
 }
 
-void HostMemory::retire(void* block) {
+void HostMemory::retire(void* data) {
   const MutexLock lock(mutex_);
-  retired_.push_back(block);
+  retired_.push_back(data);
   collect();
 }
 
-void HostMemory::discard(void* block) {
-  arena_->free(head_of(block));
+void HostMemory::discard(void* data) {
+  arena_->free(head_of(data));
 }
 
 void HostMemory::collect() {
-  std::erase_if(retired_, [this](void* block) {
-    if (readers_of(block).load() > 0) return false;
-    arena_->free(head_of(block));
+  std::erase_if(retired_, [this](void* data) {
+    if (readers_of(data).load() > 0) return false;
+    arena_->free(head_of(data));
     return true;
   });
 }
 
-}  // namespace muster
+}  // namespace muster::detail

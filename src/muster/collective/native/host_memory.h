@@ -1,7 +1,7 @@
 #pragma once
 
-// This task's arena, shared by a communicator and its splits, with blocks that the other ranks of the host
-// read: such a block is freed when all of them have let go of it, which may be later than when its owner has.
+// This task's arena, shared by a communicator and its splits, with memory that the other ranks of the host
+// read: such memory is freed when all of them have let go of it, which may be later than when its owner has.
 //
 // Thread-safe. Nothing blocks. Throws SystemError when memory is full.
 
@@ -12,7 +12,7 @@
 #include "muster/base/mutex.h"
 #include "muster/net/arena.h"
 
-namespace muster {
+namespace muster::detail {
 
 class HostMemory {
  public:
@@ -20,17 +20,17 @@ class HostMemory {
 
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  /// A zeroed block, aligned to two cache lines, that `readers` ranks (the owner among them) will let go of.
+  /// Zeroed memory, aligned to two cache lines, that `readers` ranks (the owner among them) will let go of.
   void* allocate(size_t bytes, int readers);
 
-  /// Lets go of a block, of one's own or of another rank's.
-  static void release(void* block);
+  /// Lets go of memory, of one's own or of another rank's.
+  static void release(void* data);
 
-  /// Frees a block once nobody holds it any more: now, or in a later call.
-  void retire(void* block);
+  /// Frees memory once nobody holds it any more: now, or in a later call.
+  void retire(void* data);
 
-  /// Frees a block that no other rank has heard of, or that all have forgotten.
-  void discard(void* block);
+  /// Frees memory that no other rank has heard of, or that all have forgotten.
+  void discard(void* data);
 
  private:
   void collect() MUSTER_REQUIRES(mutex_);
@@ -40,4 +40,4 @@ class HostMemory {
   std::vector<void*> retired_ MUSTER_GUARDED_BY(mutex_);
 };
 
-}  // namespace muster
+}  // namespace muster::detail

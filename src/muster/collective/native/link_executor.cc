@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/collective/kernels.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 struct Header {
@@ -23,18 +23,18 @@ struct Header {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  uint8_t wire = 0;
+  uint8_t wire_dtype = 0;  // 1 + its number; 0: that of the operation
 
   bool operator==(const Header&) const = default;
 
-  static Header of(const Context& context, std::optional<DType> wire) {
+  static Header of(const OperationContext& context, std::optional<DType> wire_dtype) {
     Header header = {.number = context.number,
                      .count = context.called.count,
                      .peer = static_cast<uint32_t>(context.called.peer),
                      .collective = context.called.collective,
                      .dtype = context.called.dtype,
                      .op = context.called.op,
-                     .wire = static_cast<uint8_t>(wire ? 1 + static_cast<int>(*wire) : 0)};
+                     .wire_dtype = static_cast<uint8_t>(wire_dtype ? 1 + static_cast<int>(*wire_dtype) : 0)};
     if (header.collective == Collective::kReceive) header.collective = Collective::kSend;
     if (header.collective == Collective::kSend) header.peer = 0;  // each side names the other
     return header;
@@ -65,15 +65,15 @@ size_t held_back(const Range& other, size_t at, size_t limit) {
 // One stage under way.
 class LinkExecutor::Run {
  public:
-  Run(LinkExecutor& executor, const Context& context, const Stage& stage, const Layout& layout,
+  Run(LinkExecutor& executor, const OperationContext& context, const Stage& stage, const BlockLayout& layout,
       const void* from, void* to)
       : options_(executor.options_),
         context_(context),
         operation_(context.operation),
-        wire_(wire_of(executor.options_, context.operation)),
-        header_(Header::of(context, wire_)),
+        wire_dtype_(wire_dtype_of(executor.options_, context.operation)),
+        header_(Header::of(context, wire_dtype_)),
         size_(size_of(operation_.dtype)),
-        wire_size_(wire_ ? size_of(*wire_) : size_),
+        wire_size_(wire_dtype_ ? size_of(*wire_dtype_) : size_),
         segment_(std::max<size_t>(options_.segment / size_, 1)),
         in_place_(from == to),
         from_(static_cast<const std::byte*>(from)),
@@ -131,9 +131,9 @@ class LinkExecutor::Run {
     size_t received = 0;  // bytes beyond the group's range.at: in scratch.incoming, or of an element
   };
 
-  static std::optional<DType> wire_of(const Options& options, const Operation& operation) {
+  static std::optional<DType> wire_dtype_of(const Options& options, const Operation& operation) {
     const bool sums = operation.op == ReduceOp::kSum || operation.op == ReduceOp::kAverage;
-    if (operation.dtype == DType::kFloat32 && operation.reduces() && sums) return options.wire;
+    if (operation.dtype == DType::kFloat32 && operation.reduces() && sums) return options.wire_dtype;
     return {};
   }
 
@@ -148,7 +148,7 @@ class LinkExecutor::Run {
     return peers_.size() - 1;
   }
 
-  void add(LinkExecutor& executor, const Step& step, size_t number, const Layout& layout) {
+  void add(LinkExecutor& executor, const Step& step, size_t number, const BlockLayout& layout) {
     const auto range_of = [&](const Blocks& blocks) {
       const size_t begin = layout.begin(blocks.begin);
       return Range{begin, layout.begin(blocks.end), begin};
@@ -210,7 +210,7 @@ class LinkExecutor::Run {
   // What of a send can go now, as bytes.
   std::span<const std::byte> outgoing(Peer& peer, Sending& sending) {
     const size_t limit = send_limit(sending);
-    if (!wire_) {
+    if (!wire_dtype_) {
       if (limit == sending.range.at) return {};
       // Not all at once: the receives must have their turn, and what they read is still in the cache.
       const size_t bytes = std::min((limit - sending.range.at) * size_, options_.segment);
@@ -222,8 +222,8 @@ class LinkExecutor::Run {
       buffer.resize(std::max(buffer.size(), segment_ * wire_size_));
       // Rounded in our memory too: all ranks must end with the same bits.
       auto* values = to_ + sending.range.at * size_;
-      convert(operation_.dtype, values, *wire_, buffer.data(), peer.converted);
-      convert(*wire_, buffer.data(), operation_.dtype, values, peer.converted);
+      convert(operation_.dtype, values, *wire_dtype_, buffer.data(), peer.converted);
+      convert(*wire_dtype_, buffer.data(), operation_.dtype, values, peer.converted);
     }
     return {buffer.data() + peer.sent, peer.converted * wire_size_ - peer.sent};
   }
@@ -233,7 +233,7 @@ class LinkExecutor::Run {
       const bool sent = send_some(peer);
       return receive_some(peer) || sent;
     } catch (const PeerLost& error) {
-      context_.lost(peer.rank, error.what());
+      context_.connection_broke(peer.rank, error.what());
     }
   }
 
@@ -243,15 +243,15 @@ class LinkExecutor::Run {
     Sending& sending = peer.sends[peer.next_send];
     const auto body = outgoing(peer, sending);
     const auto head = std::as_bytes(std::span(&header_, 1)).subspan(peer.header_sent);
-    const std::array<iovec, 2> parts = {iovec{const_cast<std::byte*>(head.data()), head.size()},
-                                        iovec{const_cast<std::byte*>(body.data()), body.size()}};
+    const std::array<iovec, 2> ranges = {iovec{const_cast<std::byte*>(head.data()), head.size()},
+                                         iovec{const_cast<std::byte*>(body.data()), body.size()}};
     const size_t total = head.size() + body.size();
-    const size_t moved = total == 0 ? 0 : peer.link->try_send(parts);
+    const size_t moved = total == 0 ? 0 : peer.link->try_send(ranges);
     peer.full = moved < total;
     const size_t of_header = std::min(moved, head.size());
     peer.header_sent += of_header;
     peer.sent += moved - of_header;
-    if (!wire_) {
+    if (!wire_dtype_) {
       sending.range.at += peer.sent / size_;
       peer.sent %= size_;
     } else if (peer.converted > 0 && peer.sent == peer.converted * wire_size_) {
@@ -272,30 +272,30 @@ class LinkExecutor::Run {
       ++peer.next_receive;
       return true;
     }
-    if (group.action == Action::kOverwrite && !wire_) return receive_in_place(peer, group);
+    if (group.action == Action::kOverwrite && !wire_dtype_) return receive_in_place(peer, group);
     auto& buffer = peer.scratch->incoming;
     buffer.resize(std::max(buffer.size(), segment_ * wire_size_));
     const size_t wanted = std::min(group.range.end - group.range.at, segment_) * wire_size_;
-    const iovec part = {buffer.data() + peer.received, wanted - peer.received};
-    peer.stuck = part.iov_len == 0;
-    const size_t moved = peer.stuck ? 0 : peer.link->try_receive({&part, 1});
+    const iovec range = {buffer.data() + peer.received, wanted - peer.received};
+    peer.stuck = range.iov_len == 0;
+    const size_t moved = peer.stuck ? 0 : peer.link->try_receive({&range, 1});
     peer.received += moved;
     return apply(group) || moved > 0;
   }
 
   bool receive_header(Peer& peer) {
     const auto rest = std::as_writable_bytes(std::span(&peer.header, 1)).subspan(peer.header_received);
-    const iovec part = {rest.data(), rest.size()};
-    const size_t moved = peer.link->try_receive({&part, 1});
+    const iovec range = {rest.data(), rest.size()};
+    const size_t moved = peer.link->try_receive({&range, 1});
     peer.header_received += moved;
     if (peer.header_received == sizeof(Header) && peer.header != header_) {
-      context_.failure.fail(
-          Failure::Kind::kMismatch,
+      context_.error.fail(
+          GroupError::Kind::kMismatch,
           peer.header.magic != Header::kMagic
               ? context_.describe(peer.rank) + " sent something else than an operation"
               : fmt::format("{} called {}, {} called {}{}", context_.describe(options_.rank),
                             header_.describe(), context_.describe(peer.rank), peer.header.describe(),
-                            peer.header.wire != header_.wire ? ", with another --wire" : ""),
+                            peer.header.wire_dtype != header_.wire_dtype ? ", with another --wire" : ""),
           context_.during());
     }
     return moved > 0;
@@ -306,8 +306,8 @@ class LinkExecutor::Run {
     const size_t room = std::min((limit - group.range.at) * size_, options_.segment);
     peer.stuck = room <= peer.received;
     if (peer.stuck) return false;
-    const iovec part = {to_ + group.range.at * size_ + peer.received, room - peer.received};
-    const size_t moved = peer.link->try_receive({&part, 1});
+    const iovec range = {to_ + group.range.at * size_ + peer.received, room - peer.received};
+    const size_t moved = peer.link->try_receive({&range, 1});
     peer.received += moved;
     group.range.at += peer.received / size_;
     peer.received %= size_;
@@ -327,7 +327,8 @@ class LinkExecutor::Run {
     if (ready == 0) return false;
     void* const own = to_ + group.range.at * size_;
     if (group.action == Action::kOverwrite) {
-      convert(*wire_, peers_[group.peers.front()].scratch->incoming.data(), operation_.dtype, own, ready);
+      convert(*wire_dtype_, peers_[group.peers.front()].scratch->incoming.data(), operation_.dtype, own,
+              ready);
     } else {
       reduce(group, own, ready);
     }
@@ -351,9 +352,10 @@ class LinkExecutor::Run {
         sources_.push_back(own);
         own_is_in = true;
       }
-      if (wire_) {
+      if (wire_dtype_) {
         peer.scratch->widened.resize(segment_);
-        convert(*wire_, peer.scratch->incoming.data(), operation_.dtype, peer.scratch->widened.data(), count);
+        convert(*wire_dtype_, peer.scratch->incoming.data(), operation_.dtype, peer.scratch->widened.data(),
+                count);
         sources_.push_back(peer.scratch->widened.data());
       } else {
         sources_.push_back(peer.scratch->incoming.data());
@@ -365,11 +367,11 @@ class LinkExecutor::Run {
                       .op = operation_.op,
                       .divisor = divide ? static_cast<int>(context_.ranks.size()) : 1},
                      sources_, {&own, 1}, count);
-    if (!wire_ || !group.final) return;
+    if (!wire_dtype_ || !group.final) return;
     // What others get of this is rounded, so it must be here too.
     void* const rounded = peers_[group.peers.front()].scratch->widened.data();
-    convert(operation_.dtype, own, *wire_, rounded, count);
-    convert(*wire_, rounded, operation_.dtype, own, count);
+    convert(operation_.dtype, own, *wire_dtype_, rounded, count);
+    convert(*wire_dtype_, rounded, operation_.dtype, own, count);
   }
 
   std::vector<int> missing() const {
@@ -384,37 +386,38 @@ class LinkExecutor::Run {
     return ranks;
   }
 
-  // Nothing could be moved: spin, then yield, then sleep until a socket is ready or a peer rings the bell.
+  // Nothing could be moved: spin, then yield, then sleep until a socket is ready or a peer rings the
+  // doorbell.
   void wait(int idle) {
     // A fruitless round costs system calls, as long as some twenty pauses.
-    const int spins = options_.patience.spins / 20;
+    const int spins = options_.spin_policy.spins / 20;
     if (idle <= spins) return spin_pause();
-    if (idle <= spins + options_.patience.yields / 4) return std::this_thread::yield();
+    if (idle <= spins + options_.spin_policy.yields / 4) return std::this_thread::yield();
     context_.check([this] { return missing(); });
     std::vector<pollfd> waits = {{.fd = options_.wake_fd, .events = POLLIN, .revents = 0}};
-    bool by_bell = false;
+    bool by_doorbell = false;
     const auto add_wait = [&](int fd, short events) {
-      if (fd < 0) by_bell = true;
+      if (fd < 0) by_doorbell = true;
       if (fd >= 0) waits.push_back({.fd = fd, .events = events, .revents = 0});
     };
     for (const auto& peer : peers_) {
       if (peer.next_receive < peer.receives.size() && !peer.stuck) add_wait(peer.link->receive_fd(), POLLIN);
       if (peer.full) add_wait(peer.link->send_fd(), POLLOUT);
     }
-    if (by_bell && !armed_) {  // ask to be woken, and look once more before sleeping
+    if (by_doorbell && !armed_) {  // ask to be woken, and look once more before sleeping
       armed_ = true;
-      options_.bell->sleeping.exchange(1);
+      options_.doorbell->sleeping.exchange(1);
       return;
     }
     armed_ = false;
-    if (waits.size() == 1 && by_bell) return sleep_at(*options_.bell);
-    poll(waits.data(), waits.size(), by_bell ? 1 : 50);
+    if (waits.size() == 1 && by_doorbell) return sleep_on(*options_.doorbell);
+    poll(waits.data(), waits.size(), by_doorbell ? 1 : 50);
   }
 
   const Options& options_;
-  const Context& context_;
+  const OperationContext& context_;
   const Operation& operation_;
-  const std::optional<DType> wire_;
+  const std::optional<DType> wire_dtype_;
   const Header header_;
   const size_t size_;
   const size_t wire_size_;
@@ -429,9 +432,9 @@ class LinkExecutor::Run {
   bool armed_ = false;
 };
 
-void LinkExecutor::run(const Context& context, const Stage& stage, const Layout& layout, const void* from,
-                       void* to) {
+void LinkExecutor::run(const OperationContext& context, const Stage& stage, const BlockLayout& layout,
+                       const void* from, void* to) {
   Run(*this, context, stage, layout, from, to).run();
 }
 
-}  // namespace muster
+}  // namespace muster::detail

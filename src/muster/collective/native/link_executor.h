@@ -16,39 +16,40 @@
 #include <optional>
 #include <vector>
 
-#include "muster/collective/native/context.h"
-#include "muster/collective/native/layout.h"
+#include "muster/collective/native/block_layout.h"
+#include "muster/collective/native/operation_context.h"
 #include "muster/collective/plan/plan.h"
+#include "muster/net/futex.h"
 #include "muster/net/link.h"
-#include "muster/net/signal.h"
 
-namespace muster {
+namespace muster::detail {
 
 class LinkExecutor {
  public:
   struct Options {
     int rank = 0;
-    std::function<Link&(int rank, const Context&)> link;  ///< to a peer; made when first used
-    Bell* bell = nullptr;                                 ///< rung by peers on this host
-    int wake_fd = -1;                                     ///< readable when the group has failed
-    Patience patience;
+    std::function<Link&(int rank, const OperationContext&)> link;  ///< to a peer; made when first used
+    Doorbell* doorbell = nullptr;                                  ///< rung by peers on this host
+    int wake_fd = -1;                                              ///< readable when the group has failed
+    SpinPolicy spin_policy;
     size_t segment =
-        size_t{512} * 1024;     ///< bytes that are sent, or received before they are reduced, at once
-    std::optional<DType> wire;  ///< what float32 sums travel as
+        size_t{512} * 1024;           ///< bytes that are sent, or received before they are reduced, at once
+    std::optional<DType> wire_dtype;  ///< what float32 sums travel as
   };
 
   explicit LinkExecutor(Options options) : options_(std::move(options)) {}
 
   /// Sends from `from` and receives into `to`, which are the same buffer in all but all-to-all. Both hold the
   /// blocks of `layout`.
-  void run(const Context& context, const Stage& stage, const Layout& layout, const void* from, void* to);
+  void run(const OperationContext& context, const Stage& stage, const BlockLayout& layout, const void* from,
+           void* to);
 
  private:
   class Run;
 
   struct Scratch {
     std::vector<std::byte> incoming;  // a segment that waits to be reduced
-    std::vector<std::byte> outgoing;  // a segment converted for the wire
+    std::vector<std::byte> outgoing;  // a segment converted to the wire dtype
     std::vector<float> widened;       // a received segment converted back
   };
 
@@ -56,4 +57,4 @@ class LinkExecutor {
   std::map<int, Scratch> scratch_;  // of each peer
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -9,7 +9,7 @@
 #include "muster/collective/native/native_test.h"
 #include "muster/testing/thread_cluster.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -38,10 +38,10 @@ class LinkExecutorTest : public ::testing::Test {
   // Segments so small that even short buffers go in many.
   LinkExecutor executor(int rank) {
     return LinkExecutor({.rank = rank,
-                         .link = [this, rank](int peer, const Context&) -> Link& {
+                         .link = [this, rank](int peer, const OperationContext&) -> Link& {
                            return *links_.at({rank, peer});
                          },
-                         .patience = Patience::of(kRanks, 2),
+                         .spin_policy = SpinPolicy::of(kRanks, 2),
                          .segment = 64});
   }
 
@@ -56,7 +56,7 @@ class LinkExecutorTest : public ::testing::Test {
     int blocks = 0;
     const Stage stage = stage_of(algorithm, rank, blocks);
     const Operation operation = all_reduce_for_test(data);
-    executor.run(self.context(operation), stage, Layout(data.size(), blocks), data.data(), data.data());
+    executor.run(self.context(operation), stage, BlockLayout(data.size(), blocks), data.data(), data.data());
   }
 
   void close_links_of(int rank) {
@@ -108,7 +108,7 @@ TEST_F(LinkExecutorTest, DifferentCallsAreFoundBeforeAnElementIsTouched) {
           {.sends = {{1 - rank, {0, 1}}}, .receives = {{1 - rank, {0, 1}, Action::kReduce, true}}}};
       auto& mine = data[static_cast<size_t>(rank)];
       const Operation operation = all_reduce_for_test(mine);
-      own.run(self.context(operation), stage, Layout(mine.size(), 1), mine.data(), mine.data());
+      own.run(self.context(operation), stage, BlockLayout(mine.size(), 1), mine.data(), mine.data());
     } else {
       throw InvalidArgument("float32 x 10, float32 x 11,");
     }
@@ -131,4 +131,4 @@ TEST_F(LinkExecutorTest, ALinkThatBreaksNamesItsRank) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

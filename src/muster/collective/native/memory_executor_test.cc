@@ -10,7 +10,7 @@
 #include "muster/collective/native/native_test.h"
 #include "muster/testing/thread_cluster.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -23,15 +23,15 @@ using testing::ThreadCluster;
 
 constexpr size_t kSmallSegment = 256;
 
-// The ranks of one host, as threads that meet in their arenas.
+// The ranks of one host, as threads that share their arenas.
 class MemoryExecutorTest : public ::testing::TestWithParam<int> {
  protected:
   MemoryExecutorTest() {
     std::vector<HostPeer> peers;
     for (int rank = 0; rank < ranks(); ++rank) {
       memories_.push_back(std::make_unique<HostMemory>(size_t{16} << 20));
-      auto* block = new (memories_.back()->allocate(HostBlock::bytes(ranks()), ranks())) HostBlock;
-      peers.push_back({.rank = rank, .arena = memories_.back()->arena(), .block = block});
+      auto* state = new (memories_.back()->allocate(RankState::bytes(ranks()), ranks())) RankState;
+      peers.push_back({.rank = rank, .arena = memories_.back()->arena(), .state = state});
     }
     for (int rank = 0; rank < ranks(); ++rank) {
       const auto index = static_cast<size_t>(rank);
@@ -49,16 +49,16 @@ class MemoryExecutorTest : public ::testing::TestWithParam<int> {
   }
 
   // What a rank brings to an element in a round, and what all of them make. Exact in float.
-  static float part(int rank, size_t at, int round) {
+  static float contribution(int rank, size_t at, int round) {
     return static_cast<float>(rank + 1) * static_cast<float>((at + static_cast<size_t>(round)) % 1000);
   }
   static float sum(size_t at, int round) {
     float all = 0;
-    for (int rank = 0; rank < ranks(); ++rank) all += part(rank, at, round);
+    for (int rank = 0; rank < ranks(); ++rank) all += contribution(rank, at, round);
     return all;
   }
   static void fill(float* data, size_t count, int rank, int round) {
-    for (size_t i = 0; i < count; ++i) data[i] = part(rank, i, round);
+    for (size_t i = 0; i < count; ++i) data[i] = contribution(rank, i, round);
   }
   static void expect_sum(const float* data, size_t count, int round) {
     for (size_t i = 0; i < count; ++i) {
@@ -73,9 +73,9 @@ class MemoryExecutorTest : public ::testing::TestWithParam<int> {
   std::vector<std::unique_ptr<MemoryExecutor>> executors_;
 };
 
-// Sizes below, at and above what fits each of a card's lines; again and again, with other values each time,
-// since a line that is read too early has those of the operation before the last.
-TEST_P(MemoryExecutorTest, ACardBringsAllOfItsLines) {
+// Sizes below, at and above what fits each line of a header slot; again and again, with other values each
+// time, since a line that is read too early has those of the operation before the last.
+TEST_P(MemoryExecutorTest, AHeaderSlotBringsAllOfItsLines) {
   const auto errors = ThreadCluster(ranks(), 60s).run([&](int rank) {
     RankForTest self(ranks());
     const Plan plan = plan_of(Algorithm::kExchange, rank);
@@ -101,8 +101,8 @@ TEST_P(MemoryExecutorTest, ArenasAndOrdinaryMemoryGiveTheSameSums) {
         std::vector<float> ordinary(count);
         auto* data = ordinary.data();
         const auto arena = memory(rank).arena();
-        void* const block = arena->allocate(std::max<size_t>(count, 1) * sizeof(float));
-        if (static_cast<size_t>(rank) < in_arenas) data = static_cast<float*>(block);
+        void* const shared = arena->allocate(std::max<size_t>(count, 1) * sizeof(float));
+        if (static_cast<size_t>(rank) < in_arenas) data = static_cast<float*>(shared);
         for (int round = 0; round < 5; ++round) {
           fill(data, count, rank, round);
           const Operation operation = {
@@ -110,7 +110,7 @@ TEST_P(MemoryExecutorTest, ArenasAndOrdinaryMemoryGiveTheSameSums) {
           executor(rank).run(self.context(operation), plan);
           expect_sum(data, count, round);
         }
-        arena->free(block);
+        arena->free(shared);
       }
     });
     EXPECT_THAT(errors, Each("")) << in_arenas << " in arenas";
@@ -120,7 +120,7 @@ TEST_P(MemoryExecutorTest, ArenasAndOrdinaryMemoryGiveTheSameSums) {
 TEST_P(MemoryExecutorTest, RanksThatCalledDifferentThingsLearnWhoCalledWhat) {
   const auto errors = ThreadCluster(ranks(), 60s).run([&](int rank) {
     RankForTest self(ranks());
-    std::vector<float> data(rank == 0 ? 3 : 40);  // one line of a card, and several
+    std::vector<float> data(rank == 0 ? 3 : 40);  // one line of a header slot, and several
     const Operation operation = all_reduce_for_test(data);
     executor(rank).run(self.context(operation), plan_of(Algorithm::kExchange, rank));
   });
@@ -131,4 +131,4 @@ TEST_P(MemoryExecutorTest, RanksThatCalledDifferentThingsLearnWhoCalledWhat) {
 INSTANTIATE_TEST_SUITE_P(Ranks, MemoryExecutorTest, ::testing::Values(2, 3));
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

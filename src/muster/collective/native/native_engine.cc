@@ -6,18 +6,18 @@
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/tune.h"
-#include "muster/collective/choice.h"
+#include "muster/collective/algorithm_choice.h"
 #include "muster/collective/native/native_host.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
-// Measured (docs/collectives.md): large enough that meeting for each costs little, small enough for the
-// cache.
-constexpr size_t kStagedPiece = size_t{128} * 1024;
+// Measured (docs/collectives.md): large enough that to wait for all ranks at each costs little, small enough
+// for the cache.
+constexpr size_t kStagedSegment = size_t{128} * 1024;
 constexpr size_t kLinkSegment = size_t{512} * 1024;
-// What passes through several stages, or must not be changed, goes in pieces of this size.
-constexpr size_t kPiece = size_t{8} * 1024 * 1024;
+// What goes through several stages, or must not be changed, is done in passes over parts of this size.
+constexpr size_t kPass = size_t{8} * 1024 * 1024;
 
 }  // namespace
 
@@ -25,14 +25,14 @@ NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr
                            GroupState& state)
     : options_(options),
       state_(state),
-      failure_(state.failure),
+      error_(state.error),
       memory_(memory ? memory : std::make_shared<HostMemory>(options.arena_capacity)) {
   if (options_.size == 1) {
     topology_ = Topology::one_host(1);
     ranks_.resize(1);
   } else {
-    // The ranks of a split have met before: what could be shared was.
-    begin(meet(options_, *memory_, /*may_retry=*/memory == nullptr));
+    // The ranks of a split have connected before: what could be shared was.
+    begin(connect_ranks(options_, *memory_, /*may_retry=*/memory == nullptr));
   }
 }
 
@@ -45,40 +45,40 @@ NativeEngine::~NativeEngine() {
   }
 }
 
-void NativeEngine::begin(Meeting meeting) {
-  id_ = meeting.id;
-  ranks_ = std::move(meeting.ranks);
-  topology_ = Topology(meeting.host_of_rank);
+void NativeEngine::begin(ConnectedRanks connected) {
+  id_ = connected.id;
+  ranks_ = std::move(connected.ranks);
+  topology_ = Topology(connected.host_of_rank);
   const auto rank = static_cast<size_t>(options_.rank);
   const auto on_machine = std::count_if(ranks_.begin(), ranks_.end(), [&](const RankInfo& info) {
     return info.machine == ranks_[rank].machine;
   });
-  patience_ = Patience::of(static_cast<int>(on_machine), available_cores());
-  if (!meeting.host_peers.empty()) {
+  spin_policy_ = SpinPolicy::of(static_cast<int>(on_machine), available_cores());
+  if (!connected.host_peers.empty()) {
     std::vector<HostPeer> peers;
     int index = 0;
-    for (auto& [peer_rank, peer] : meeting.host_peers) {
+    for (auto& [peer_rank, peer] : connected.host_peers) {
       if (peer_rank == options_.rank) {
         index = static_cast<int>(peers.size());
-        block_ = peer.block;
+        rank_state_ = peer.state;
       }
       peers.push_back(std::move(peer));
     }
     host_ = std::make_unique<HostGroup>(*memory_, std::move(peers), index, available_cores());
     in_memory_ =
-        std::make_unique<MemoryExecutor>(*host_, options_.segment > 0 ? options_.segment : kStagedPiece);
+        std::make_unique<MemoryExecutor>(*host_, options_.segment > 0 ? options_.segment : kStagedSegment);
   }
   watch_ = std::make_unique<PeerWatch>(PeerWatch::Options{.group = options_.name,
                                                           .rank = options_.rank,
                                                           .ranks = ranks_,
                                                           .stall_warning = options_.stall_warning,
                                                           .on_failure = [this] { wake_self(); }},
-                                       std::move(meeting.connections), state_);
+                                       std::move(connected.connections), state_);
   over_links_ = make_executor({.name = "collectives", .number = 0, .sends = true});
 }
 
 void NativeEngine::wake_self() {
-  if (block_ != nullptr) wake(block_->bell);
+  if (rank_state_ != nullptr) wake(rank_state_->doorbell);
 }
 
 std::shared_ptr<void> NativeEngine::allocate(size_t bytes) {
@@ -87,20 +87,20 @@ std::shared_ptr<void> NativeEngine::allocate(size_t bytes) {
 }
 
 std::unique_ptr<Engine> NativeEngine::split(const std::string& name, const std::vector<int>& members,
-                                            int rank, const Exchange& exchange, GroupState& state) {
+                                            int rank, const Rendezvous& rendezvous, GroupState& state) {
   Communicator::Options options = options_;
   options.name = name;
   options.rank = rank;
   options.size = static_cast<int>(members.size());
-  options.exchange = exchange;
+  options.rendezvous = rendezvous;
   // The ranks that share memory are those that do so here.
   options.host_identity = fmt::format("host {} of {}", topology_->host_of(options_.rank), id_);
   return std::make_unique<NativeEngine>(options, memory_, state);
 }
 
 void NativeEngine::abort(const std::string& reason) {
-  failure_.set(Failure::Kind::kAborted, reason);
-  if (watch_) watch_->tell(Failure::Kind::kAborted, reason);
+  error_.set(GroupError::Kind::kAborted, reason);
+  if (watch_) watch_->tell(GroupError::Kind::kAborted, reason);
   wake_self();
 }
 
@@ -109,7 +109,7 @@ std::unique_ptr<SharedHost> NativeEngine::share_host(Communicator& communicator)
   return std::make_unique<NativeHost>(NativeHost::Options{.communicator = communicator,
                                                           .group = *host_,
                                                           .memory = memory_,
-                                                          .failure = failure_,
+                                                          .error = error_,
                                                           .ranks = ranks_,
                                                           .peers = *watch_});
 }
@@ -147,22 +147,22 @@ std::string NativeEngine::explain(const Operation& operation) const {
 
 void NativeEngine::run(const Operation& operation, uint64_t number, Deadline deadline) {
   if (options_.size == 1) {
-    failure_.check(operation.to_string());
+    error_.check(operation.to_string());
     if (operation.in != operation.out && operation.count > 0)
       copy_bytes(operation.out, operation.in, operation.bytes());
     return;
   }
   const bool message =
       operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
-  const Context context = {.called = operation,
-                           .operation = operation,
-                           .number = number,
-                           .deadline = deadline,
-                           .failure = failure_,
-                           .group = options_.name,
-                           .ranks = ranks_,
-                           .peers = *watch_};
-  if (failure_.raised()) failure_.check(context.during());
+  const OperationContext context = {.called = operation,
+                                    .operation = operation,
+                                    .number = number,
+                                    .deadline = deadline,
+                                    .error = error_,
+                                    .group = options_.name,
+                                    .ranks = ranks_,
+                                    .peers = *watch_};
+  if (error_.raised()) error_.check(context.during());
   try {
     if (message) {
       run_message(context);
@@ -170,16 +170,16 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
       run_collective(context);
     }
   } catch (const InvalidArgument&) {
-    if (failure_.raised()) watch_->tell(Failure::Kind::kMismatch, failure_.message());
+    if (error_.raised()) watch_->tell(GroupError::Kind::kMismatch, error_.message());
     throw;
   } catch (const DeadlineExceeded& error) {
-    failure_.set(Failure::Kind::kDeadline, error.what());
-    watch_->tell(Failure::Kind::kDeadline, failure_.message());
+    error_.set(GroupError::Kind::kDeadline, error.what());
+    watch_->tell(GroupError::Kind::kDeadline, error_.message());
     throw;
   }
 }
 
-void NativeEngine::run_collective(const Context& context) {
+void NativeEngine::run_collective(const OperationContext& context) {
   if (context.operation.collective == Collective::kBarrier) {
     // A barrier is the smallest all-reduce there is.
     int8_t nothing = 0;
@@ -192,7 +192,7 @@ void NativeEngine::run_collective(const Context& context) {
   run_plan(context, plan_of(context.operation));
 }
 
-void NativeEngine::run_plan(const Context& context, const Plan& plan) {
+void NativeEngine::run_plan(const OperationContext& context, const Plan& plan) {
   const bool memory = plan.stages.front().medium == Medium::kMemory && host_;
   if (memory && plan.algorithm == Algorithm::kExchange && options_.algorithm == Algorithm::kAuto &&
       context.operation.collective == Collective::kAllReduce) {
@@ -201,52 +201,53 @@ void NativeEngine::run_plan(const Context& context, const Plan& plan) {
   }
   if (plan.stages.size() == 1) return memory ? in_memory_->run(context, plan) : run_over_links(context, plan);
   if (plan.algorithm == Algorithm::kDoubling) {
-    in_memory_->exchange(context, plan.stages[0].steps.front());
+    in_memory_->run_exchange(context, plan.stages[0].steps.front());
     const Operation& operation = context.operation;
-    return over_links_->run(context, plan.stages[1], Layout(operation.count, plan.blocks), operation.out,
+    return over_links_->run(context, plan.stages[1], BlockLayout(operation.count, plan.blocks), operation.out,
                             operation.out);
   }
-  run_in_pieces(context, plan);
+  run_in_passes(context, plan);
 }
 
 // A hierarchical plan works in place on memory that the host's ranks can reach.
-void NativeEngine::run_in_pieces(const Context& context, const Plan& plan) {
+void NativeEngine::run_in_passes(const OperationContext& context, const Plan& plan) {
   const Operation& operation = context.operation;
   const size_t size = size_of(operation.dtype);
-  const auto run_piece = [&](const Operation& piece) {
-    const Context inner = context.with(piece);
-    if (host_) in_memory_->arrive(inner);
+  const auto run_pass = [&](const Operation& pass) {
+    const OperationContext inner = context.with(pass);
+    if (host_) in_memory_->begin(inner);
     for (const auto& stage : plan.stages) {
       if (stage.medium == Medium::kLinks) {
         if (!stage.steps.empty())
-          over_links_->run(inner, stage, Layout(piece.count, plan.blocks), piece.out, piece.out);
+          over_links_->run(inner, stage, BlockLayout(pass.count, plan.blocks), pass.out, pass.out);
       } else if (host_) {
         in_memory_->run_stage(inner, plan, stage);
       }
     }
-    if (host_) in_memory_->leave(inner);
+    if (host_) in_memory_->end(inner);
   };
   auto* const data = static_cast<std::byte*>(operation.out);
   const bool reachable = !host_ || memory_->arena()->contains(data, operation.bytes());
-  // All ranks cut at the same places, whether their memory can be reached or not.
-  for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += kPiece / size) {
-    Operation piece = operation;
-    piece.count = std::min(kPiece / size, operation.count - at);
+  // All ranks make the same passes, whether their memory can be reached or not.
+  for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += kPass / size) {
+    Operation pass = operation;
+    pass.count = std::min(kPass / size, operation.count - at);
     if (reachable) {
-      piece.in = piece.out = data + at * size;
-      run_piece(piece);
+      pass.in = pass.out = data + at * size;
+      run_pass(pass);
       continue;
     }
-    if (!piece_) piece_ = allocate(kPiece);
-    piece.in = piece.out = piece_.get();
-    copy_bytes(piece.out, data + at * size, piece.bytes());
-    run_piece(piece);
-    copy_bytes(data + at * size, piece.out, piece.bytes());
+    if (!staging_) staging_ = allocate(kPass);
+    pass.in = pass.out = staging_.get();
+    copy_bytes(pass.out, data + at * size, pass.bytes());
+    run_pass(pass);
+    copy_bytes(data + at * size, pass.out, pass.bytes());
   }
 }
 
-// Plans over links work in place, on the output where there is room for all blocks, else on a copy in pieces.
-void NativeEngine::run_over_links(const Context& context, const Plan& plan) {
+// Plans over links work in place, on the output where there is room for all blocks, else on a copy, in
+// passes.
+void NativeEngine::run_over_links(const OperationContext& context, const Plan& plan) {
   const Operation& operation = context.operation;
   const size_t size = size_of(operation.dtype);
   const Stage& stage = plan.stages.front();
@@ -258,24 +259,24 @@ void NativeEngine::run_over_links(const Context& context, const Plan& plan) {
     case Collective::kAllGather:
       if (out + rank * operation.bytes() != in)
         copy_bytes(out + rank * operation.bytes(), in, operation.bytes());
-      return over_links_->run(context, stage, Layout(operation.count * ranks, plan.blocks), out, out);
+      return over_links_->run(context, stage, BlockLayout(operation.count * ranks, plan.blocks), out, out);
     case Collective::kAllToAll:
       copy_bytes(out + rank * operation.bytes(), in + rank * operation.bytes(), operation.bytes());
-      return over_links_->run(context, stage, Layout(operation.count * ranks, plan.blocks), in, out);
+      return over_links_->run(context, stage, BlockLayout(operation.count * ranks, plan.blocks), in, out);
     case Collective::kReduce:
       if (options_.rank == operation.peer) break;
       [[fallthrough]];
     case Collective::kReduceScatter: {
       const size_t blocks = operation.collective == Collective::kReduce ? 1 : ranks;
-      const size_t piece = std::max<size_t>(kPiece / size / blocks, 1);
-      std::vector<std::byte> work(blocks * std::min(piece, operation.count) * size);
-      for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += piece) {
-        const size_t length = std::min(piece, operation.count - at);
+      const size_t pass = std::max<size_t>(kPass / size / blocks, 1);
+      std::vector<std::byte> work(blocks * std::min(pass, operation.count) * size);
+      for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += pass) {
+        const size_t length = std::min(pass, operation.count - at);
         for (size_t block = 0; block < blocks; ++block) {
           copy_bytes(work.data() + block * length * size, in + (block * operation.count + at) * size,
                      length * size);
         }
-        over_links_->run(context, stage, Layout(blocks * length, plan.blocks), work.data(), work.data());
+        over_links_->run(context, stage, BlockLayout(blocks * length, plan.blocks), work.data(), work.data());
         if (blocks > 1) copy_bytes(out + at * size, work.data() + rank * length * size, length * size);
       }
       return;
@@ -284,17 +285,17 @@ void NativeEngine::run_over_links(const Context& context, const Plan& plan) {
       break;
   }
   if (operation.collective == Collective::kReduce) {
-    const size_t piece = std::max<size_t>(kPiece / size, 1);  // as the others do it
-    for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += piece) {
-      const size_t length = std::min(piece, operation.count - at);
-      over_links_->run(context, stage, Layout(length, plan.blocks), out + at * size, out + at * size);
+    const size_t pass = std::max<size_t>(kPass / size, 1);  // as the others do it
+    for (size_t at = 0; at < std::max<size_t>(operation.count, 1); at += pass) {
+      const size_t length = std::min(pass, operation.count - at);
+      over_links_->run(context, stage, BlockLayout(length, plan.blocks), out + at * size, out + at * size);
     }
     return;
   }
-  over_links_->run(context, stage, Layout(operation.count, plan.blocks), out, out);
+  over_links_->run(context, stage, BlockLayout(operation.count, plan.blocks), out, out);
 }
 
-void NativeEngine::run_message(const Context& context) {
+void NativeEngine::run_message(const OperationContext& context) {
   const Operation& operation = context.operation;
   const bool sending = operation.collective == Collective::kSend;
   Stage stage;
@@ -304,7 +305,7 @@ void NativeEngine::run_message(const Context& context) {
     stage.steps = {{.sends = {}, .receives = {{operation.peer, {0, 1}, Action::kOverwrite}}}};
   }
   message_executor(operation.peer, sending)
-      .run(context, stage, Layout(operation.count, 1), operation.in, sending ? nullptr : operation.out);
+      .run(context, stage, BlockLayout(operation.count, 1), operation.in, sending ? nullptr : operation.out);
 }
 
 LinkExecutor& NativeEngine::message_executor(int peer, bool sending) {
@@ -320,19 +321,19 @@ LinkExecutor& NativeEngine::message_executor(int peer, bool sending) {
 std::unique_ptr<LinkExecutor> NativeEngine::make_executor(const Channel& channel) {
   return std::make_unique<LinkExecutor>(
       LinkExecutor::Options{.rank = options_.rank,
-                            .link = [this, channel](int peer, const Context& context) -> Link& {
+                            .link = [this, channel](int peer, const OperationContext& context) -> Link& {
                               return link_to(peer, channel, context);
                             },
-                            .bell = block_ != nullptr ? &block_->bell : nullptr,
+                            .doorbell = rank_state_ != nullptr ? &rank_state_->doorbell : nullptr,
                             .wake_fd = watch_->wake_fd(),
-                            .patience = patience_,
+                            .spin_policy = spin_policy_,
                             .segment = options_.segment > 0 ? options_.segment : kLinkSegment,
-                            .wire = options_.wire});
+                            .wire_dtype = options_.wire_dtype});
 }
 
 // Made when first needed. Between hosts the higher rank connects; inside one, each side makes the pipe that
 // it fills and shows where it is. Each channel is used by one thread.
-Link& NativeEngine::link_to(int peer, const Channel& channel, const Context& context) {
+Link& NativeEngine::link_to(int peer, const Channel& channel, const OperationContext& context) {
   MutexLock lock(mutex_);
   auto& link = links_[{peer, channel.name}];
   lock.unlock();
@@ -343,20 +344,21 @@ Link& NativeEngine::link_to(int peer, const Channel& channel, const Context& con
   return *link;
 }
 
-std::unique_ptr<Link> NativeEngine::make_tcp_link(int peer, const Channel& channel, const Context& context) {
+std::unique_ptr<Link> NativeEngine::make_tcp_link(int peer, const Channel& channel,
+                                                  const OperationContext& context) {
   const RankInfo& info = ranks_[static_cast<size_t>(peer)];
   const int me = options_.rank;
   const auto check = [&] { context.check([&] { return std::vector{peer}; }); };
   std::vector<Connection> connections;
   for (int i = 0; i < options_.sockets; ++i) {
-    const std::string purpose =
+    const std::string channel_name =
         fmt::format("{}/{}/{}/{}-{}", id_, channel.name, i, std::min(me, peer), std::max(me, peer));
     try {
-      connections.push_back(
-          peer > me ? options_.endpoint->accept(purpose, context.deadline, check)
-                    : options_.endpoint->connect(Address::parse(info.address), purpose, context.deadline));
+      connections.push_back(peer > me ? options_.endpoint->accept(channel_name, context.deadline, check)
+                                      : options_.endpoint->connect(Address::parse(info.address), channel_name,
+                                                                   context.deadline));
     } catch (const PeerLost& error) {
-      context.lost(peer, error.what());
+      context.connection_broke(peer, error.what());
     }
   }
   return std::make_unique<TcpLink>(std::move(connections));
@@ -370,19 +372,19 @@ std::unique_ptr<Link> NativeEngine::make_memory_link(int peer, const Channel& ch
     ours = new (memory_->allocate(sizeof(MemoryPipe), 2)) MemoryPipe;
     const MutexLock lock(mutex_);
     own_pipes_.push_back(ours);
-    block_->pipe(channel.number, host_->size(), index).exchange(memory_->arena()->offset_of(ours));
-    wake(other.block->bell);
+    rank_state_->pipe(channel.number, host_->size(), index).exchange(memory_->arena()->offset_of(ours));
+    wake(other.state->doorbell);
   }
   // Where the peer's pipe is; nullptr while it has none.
   const auto find = [this, other, number = channel.number]() -> MemoryPipe* {
-    const uint64_t offset = other.block->pipe(number, host_->size(), host_->index()).load();
+    const uint64_t offset = other.state->pipe(number, host_->size(), host_->index()).load();
     if (offset == 0) return nullptr;
     auto* theirs = reinterpret_cast<MemoryPipe*>(other.arena->at(offset));
     const MutexLock lock(mutex_);
     pipes_of_others_.push_back(theirs);
     return theirs;
   };
-  return std::make_unique<MemoryLink>(ours, find, &other.block->bell);
+  return std::make_unique<MemoryLink>(ours, find, &other.state->doorbell);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::vector<int> ranks_of(const HostGroup& group) {
@@ -18,37 +18,37 @@ NativeHost::NativeHost(Options options)
 
 std::shared_ptr<void> NativeHost::share(size_t bytes) {
   const auto& memory = options_.memory;
-  void* block = is_leader() ? memory->allocate(bytes, size()) : nullptr;
-  const int64_t mine = is_leader() ? static_cast<int64_t>(memory->arena()->offset_of(block)) : 0;
-  std::vector<int64_t> places(static_cast<size_t>(options_.communicator.size()));
-  options_.communicator.all_gather(&mine, places.data(), 1, DType::kInt64);
+  void* data = is_leader() ? memory->allocate(bytes, size()) : nullptr;
+  const int64_t mine = is_leader() ? static_cast<int64_t>(memory->arena()->offset_of(data)) : 0;
+  std::vector<int64_t> offsets(static_cast<size_t>(options_.communicator.size()));
+  options_.communicator.all_gather(&mine, offsets.data(), 1, DType::kInt64);
   const HostPeer& leader = options_.group.peer(0);
-  if (!is_leader()) block = leader.arena->at(static_cast<size_t>(places[static_cast<size_t>(leader.rank)]));
-  // The leader's arena stays mapped for as long as anybody here uses the block.
-  return {block, [memory, arena = leader.arena, owner = is_leader()](void* data) {
-            HostMemory::release(data);
-            if (owner) memory->retire(data);
+  if (!is_leader()) data = leader.arena->at(static_cast<size_t>(offsets[static_cast<size_t>(leader.rank)]));
+  // The leader's arena stays mapped for as long as anybody here uses it.
+  return {data, [memory, arena = leader.arena, owner = is_leader()](void* shared) {
+            HostMemory::release(shared);
+            if (owner) memory->retire(shared);
           }};
 }
 
-uint64_t NativeHost::place_of(const void* data, size_t bytes) const {
+uint64_t NativeHost::offset_of(const void* data, size_t bytes) const {
   const Arena& arena = *options_.memory->arena();
   return arena.contains(data, bytes) ? arena.offset_of(data) : 0;
 }
 
-void* NativeHost::at(int index, uint64_t place) const {
-  return options_.group.peer(index).arena->at(place);
+void* NativeHost::at(int index, uint64_t offset) const {
+  return options_.group.peer(index).arena->at(offset);
 }
 
 void NativeHost::check(const std::string& during, const std::vector<int>& waited_for) const {
-  if (options_.failure.raised()) options_.failure.check(during);
+  if (options_.error.raised()) options_.error.check(during);
   for (const int rank : waited_for) {
     if (!options_.peers.given_up(rank)) continue;
     const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
-    options_.failure.fail(
-        Failure::Kind::kPeerLost,
+    options_.error.fail(
+        GroupError::Kind::kPeerLost,
         fmt::format("rank {} (host {}, pid {}) has left the group", rank, info.host_name, info.pid), during);
   }
 }
 
-}  // namespace muster
+}  // namespace muster::detail

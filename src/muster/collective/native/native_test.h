@@ -10,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/collective/native/context.h"
+#include "muster/collective/native/operation_context.h"
 #include "muster/net/connection.h"
 
-namespace muster::testing {
+namespace muster::detail::testing {
 
 /// Peers of whom nothing is ever heard.
 class QuietPeers : public Peers {
@@ -36,13 +36,13 @@ class RankForTest {
   explicit RankForTest(int ranks) : ranks_(ranks_for_test(ranks)) {}
 
   /// Valid as long as the operation and this are.
-  Context context(const Operation& operation, uint64_t number = 1) {
+  OperationContext context(const Operation& operation, uint64_t number = 1) {
     return {operation, operation, number, Deadline::after(std::chrono::seconds(20)),
-            failure_,  group_,    ranks_, peers_};
+            error_,    group_,    ranks_, peers_};
   }
 
  private:
-  Failure failure_;
+  GroupError error_;
   QuietPeers peers_;
   const std::string group_ = "test";
   const std::vector<RankInfo> ranks_;
@@ -59,4 +59,4 @@ inline Operation all_reduce_for_test(std::vector<float>& data) {
   return {.collective = Collective::kAllReduce, .in = data.data(), .out = data.data(), .count = data.size()};
 }
 
-}  // namespace muster::testing
+}  // namespace muster::detail::testing

@@ -10,7 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -63,7 +63,7 @@ std::string sentence_of(const Activity& activity) {
 PeerWatch::PeerWatch(Options options, std::map<int, Connection>&& connections, GroupState& state)
     : options_(std::move(options)),
       state_(state),
-      failure_(state.failure),
+      error_(state.error),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       departures_(options_.ranks.size()) {
@@ -111,7 +111,7 @@ bool PeerWatch::given_up(int rank) const {
 
 void PeerWatch::wait_gone(int rank, Deadline deadline) {
   MutexLock lock(mutex_);
-  while (!peers_.at(rank).left && !failure_.raised() && !deadline.expired())
+  while (!peers_.at(rank).left && !error_.raised() && !deadline.expired())
     changed_.wait_until(lock, deadline.time_point());
 }
 
@@ -131,7 +131,7 @@ std::vector<int> PeerWatch::absent(uint64_t number) {
   }
 }
 
-void PeerWatch::tell(Failure::Kind kind, const std::string& reason) {
+void PeerWatch::tell(GroupError::Kind kind, const std::string& reason) {
   const MutexLock lock(mutex_);
   for (auto& [rank, peer] : peers_) {
     say(peer, Message::kFailure, fmt::format("{}{}", static_cast<int>(kind), reason));
@@ -140,8 +140,8 @@ void PeerWatch::tell(Failure::Kind kind, const std::string& reason) {
   changed_.notify_all();
 }
 
-void PeerWatch::break_group(Failure::Kind kind, const std::string& reason) {
-  failure_.set(kind, reason);
+void PeerWatch::break_group(GroupError::Kind kind, const std::string& reason) {
+  error_.set(kind, reason);
   eventfd_write(wake_, 1);
   changed_.notify_all();
   options_.on_failure();
@@ -177,7 +177,7 @@ void PeerWatch::read(int rank, Peer& peer) {
     peer.received.append(buffer.data(), peer.connection.try_receive({&part, 1}));
   } catch (const Error&) {
     peer.left = true;
-    return break_group(Failure::Kind::kPeerLost,
+    return break_group(GroupError::Kind::kPeerLost,
                        describe(rank) + " died or was cut off: its connection closed");
   }
   for (;;) {
@@ -186,7 +186,7 @@ void PeerWatch::read(int rank, Peer& peer) {
     memcpy(&size, peer.received.data() + 1, sizeof(size));
     if (size > kLongestText) {
       peer.left = true;
-      return break_group(Failure::Kind::kPeerLost, describe(rank) + " sent nonsense");
+      return break_group(GroupError::Kind::kPeerLost, describe(rank) + " sent nonsense");
     }
     if (peer.received.size() < 1 + sizeof(size) + size) return;
     const auto message = static_cast<Message>(peer.received[0]);
@@ -205,7 +205,7 @@ void PeerWatch::take(int rank, Peer& peer, Message message, const std::string& t
       return changed_.notify_all();
     case Message::kFailure:
       if (text.empty() || text[0] < '0' || text[0] > '3') return;
-      return break_group(static_cast<Failure::Kind>(text[0] - '0'), text.substr(1));
+      return break_group(static_cast<GroupError::Kind>(text[0] - '0'), text.substr(1));
     case Message::kQuestion:
       return say(peer, Message::kAnswer, to_answer(state_.activity()));
     case Message::kAnswer:
@@ -224,30 +224,31 @@ void PeerWatch::ask_all() {
 
 void PeerWatch::look_for_stalls() {
   const Activity now = state_.activity();
-  if (!now.running || failure_.raised()) return;
+  if (!now.running || error_.raised()) return;
   if (inquiry_.number != now.number) inquiry_ = {.number = now.number};
   const auto waited = Deadline::Clock::now() - now.since;
   const bool answered = Deadline::Clock::now() - inquiry_.asked >= kAnswerWithin;
-  switch (inquiry_.stage) {
-    case Inquiry::Stage::kNone:
+  switch (inquiry_.state) {
+    case Inquiry::State::kNone:
       if (waited < std::min<Deadline::Clock::duration>(kAskAfter, options_.stall_warning)) return;
-      inquiry_.stage = Inquiry::Stage::kAsked;
+      inquiry_.state = Inquiry::State::kAsked;
       inquiry_.asked = Deadline::Clock::now();
       return ask_all();
-    case Inquiry::Stage::kAsked:
+    case Inquiry::State::kAsked:
       if (!answered) return;
-      inquiry_.stage = Inquiry::Stage::kCompared;
+      inquiry_.state = Inquiry::State::kCompared;
       return compare(now);
-    case Inquiry::Stage::kCompared:
+    case Inquiry::State::kCompared:
       if (waited < options_.stall_warning) return;
-      inquiry_.stage = Inquiry::Stage::kAskedAgain;
+      inquiry_.state = Inquiry::State::kAskedAgain;
       inquiry_.asked = Deadline::Clock::now();
       return ask_all();
-    case Inquiry::Stage::kAskedAgain:
+    case Inquiry::State::kAskedAgain:
       if (!answered) return;
-      inquiry_.stage = Inquiry::Stage::kReported;
-      return report_stall(now, waited);
-    case Inquiry::Stage::kReported:
+      inquiry_.state = Inquiry::State::kReported;
+      report_stall(now, waited);
+      return state_.log_history();
+    case Inquiry::State::kReported:
       return;
   }
 }
@@ -258,7 +259,7 @@ void PeerWatch::compare(const Activity& ours) {
     const auto& theirs = peer.activity;
     if (!theirs || !theirs->running || theirs->number != ours.number) continue;
     if (theirs->operation == ours.operation) continue;
-    return break_group(Failure::Kind::kMismatch,
+    return break_group(GroupError::Kind::kMismatch,
                        fmt::format("{} called {}, {} called {}, both as number {}", describe(options_.rank),
                                    ours.operation, describe(rank), theirs->operation, ours.number));
   }
@@ -277,4 +278,4 @@ void PeerWatch::report_stall(const Activity& stalled, Deadline::Clock::duration 
               format_seconds(waited), others.empty() ? "all ranks are in it" : others);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

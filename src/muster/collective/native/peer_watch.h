@@ -1,6 +1,6 @@
 #pragma once
 
-// A rank's ear for its peers: a control connection to each, and a thread that listens to all of them. It
+// What a rank hears of its peers: a control connection to each, and a thread that listens to all of them. It
 // learns at once that a peer's process has died (its connection closes without a goodbye), takes in that a
 // peer has broken the group, and answers what this rank is doing. When an operation stalls it asks the ranks
 // that are missing, and says what they last did.
@@ -17,13 +17,13 @@
 #include <thread>
 #include <vector>
 
-#include "muster/base/deadline.h"
 #include "muster/base/mutex.h"
 #include "muster/collective/engine.h"
-#include "muster/collective/native/context.h"
+#include "muster/collective/native/peers.h"
+#include "muster/collective/native/rank_info.h"
 #include "muster/net/connection.h"
 
-namespace muster {
+namespace muster::detail {
 
 class PeerWatch : public Peers {
  public:
@@ -47,7 +47,7 @@ class PeerWatch : public Peers {
   std::vector<int> absent(uint64_t number) override;
 
   /// Breaks the group on the other ranks.
-  void tell(Failure::Kind kind, const std::string& reason);
+  void tell(GroupError::Kind kind, const std::string& reason);
 
   /// Readable once the group has failed.
   int wake_fd() const { return wake_; }
@@ -66,7 +66,7 @@ class PeerWatch : public Peers {
   void read(int rank, Peer& peer) MUSTER_REQUIRES(mutex_);
   void take(int rank, Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
   void say(Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
-  void break_group(Failure::Kind kind, const std::string& reason) MUSTER_REQUIRES(mutex_);
+  void break_group(GroupError::Kind kind, const std::string& reason) MUSTER_REQUIRES(mutex_);
   void look_for_stalls();
   void ask_all();
   void compare(const Activity& ours);
@@ -75,7 +75,7 @@ class PeerWatch : public Peers {
 
   const Options options_;
   GroupState& state_;
-  Failure& failure_;
+  GroupError& error_;
   int stop_ = -1;
   int wake_ = -1;
 
@@ -87,9 +87,9 @@ class PeerWatch : public Peers {
 
   // How far we have looked into an operation that takes long; of our thread only.
   struct Inquiry {
-    enum class Stage { kNone, kAsked, kCompared, kAskedAgain, kReported };
+    enum class State { kNone, kAsked, kCompared, kAskedAgain, kReported };
     uint64_t number = 0;
-    Stage stage = Stage::kNone;
+    State state = State::kNone;
     Deadline::Clock::time_point asked;
   };
   Inquiry inquiry_;
@@ -97,4 +97,4 @@ class PeerWatch : public Peers {
   std::thread thread_;
 };
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -2,12 +2,15 @@
 
 #include <poll.h>
 
+#include <atomic>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/collective/native/native_test.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -22,6 +25,7 @@ constexpr auto kLong = 20s;
 struct Watched {
   Watched(int rank, Connection connection, Activity now) {
     state.activity = [now] { return now; };
+    state.log_history = [this] { ++histories; };
     std::map<int, Connection> connections;
     connections.emplace(1 - rank, std::move(connection));
     watch = std::make_unique<PeerWatch>(PeerWatch::Options{.group = "test",
@@ -38,6 +42,7 @@ struct Watched {
   }
 
   GroupState state;
+  std::atomic<int> histories = 0;  // logged
   std::unique_ptr<PeerWatch> watch;
 };
 
@@ -55,7 +60,7 @@ TEST(PeerWatch, APeerThatLeavesIsNotAFailure) {
   self.watch->wait_gone(1, deadline);
   EXPECT_FALSE(deadline.expired());
   EXPECT_TRUE(self.watch->left(1));
-  EXPECT_FALSE(self.state.failure.raised());
+  EXPECT_FALSE(self.state.error.raised());
 }
 
 TEST(PeerWatch, APeerWhoseConnectionClosesWithoutAGoodbyeHasDied) {
@@ -65,7 +70,7 @@ TEST(PeerWatch, APeerWhoseConnectionClosesWithoutAGoodbyeHasDied) {
   ASSERT_TRUE(self.fails());
   self.watch->wait_gone(1, Deadline::after(kLong));
   EXPECT_FALSE(self.watch->left(1));
-  EXPECT_THAT(self.state.failure.message(), HasSubstr("rank 1 (host h, pid 101) died"));
+  EXPECT_THAT(self.state.error.message(), HasSubstr("rank 1 (host h, pid 101) died"));
 }
 
 TEST(PeerWatch, WaitsForAPeerThatIsThereAsLongAsItIsTold) {
@@ -97,20 +102,30 @@ TEST(PeerWatch, FindsThatRanksStallInDifferentOperations) {
   const Watched self(0, std::move(ends[0]), in(4, "barrier", true));
   const Watched other(1, std::move(ends[1]), in(4, "all_gather(float32 x 2)", true));
   ASSERT_TRUE(self.fails());
-  EXPECT_THAT(self.state.failure.message(),
-              AllOf(HasSubstr("rank 0 (host h, pid 100)"), HasSubstr("barrier"),
-                    HasSubstr("rank 1 (host h, pid 101)"), HasSubstr("all_gather(float32 x 2)"),
-                    HasSubstr("number 4")));
+  EXPECT_THAT(self.state.error.message(), AllOf(HasSubstr("rank 0 (host h, pid 100)"), HasSubstr("barrier"),
+                                                HasSubstr("rank 1 (host h, pid 101)"),
+                                                HasSubstr("all_gather(float32 x 2)"), HasSubstr("number 4")));
+}
+
+TEST(PeerWatch, AStallIsReportedWithTheHistoryOnce) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), in(4, "barrier", true));
+  const Watched other(1, std::move(ends[1]), in(3, "barrier", false));
+  for (const auto limit = Deadline::after(kLong); self.histories == 0 && !limit.expired();)
+    std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(600ms);  // it looks four times a second
+  EXPECT_EQ(self.histories, 1);
+  EXPECT_EQ(other.histories, 0) << "it is in no operation";
 }
 
 TEST(PeerWatch, WhatBreaksTheGroupIsToldToThePeers) {
   auto ends = testing::connection_pair();
   const Watched self(0, std::move(ends[0]), {});
   const Watched other(1, std::move(ends[1]), {});
-  self.watch->tell(Failure::Kind::kAborted, "enough");
+  self.watch->tell(GroupError::Kind::kAborted, "enough");
   ASSERT_TRUE(other.fails());
   other.watch->wait_gone(0, Deadline::after(kLong));
-  EXPECT_EQ(other.state.failure.message(), "enough");
+  EXPECT_EQ(other.state.error.message(), "enough");
 }
 
 TEST(PeerWatch, NonsenseBreaksTheGroup) {
@@ -120,8 +135,8 @@ TEST(PeerWatch, NonsenseBreaksTheGroup) {
   ends[1].send(nonsense.data(), nonsense.size(), Deadline::after(kLong));
   ASSERT_TRUE(self.fails());
   self.watch->wait_gone(1, Deadline::after(kLong));
-  EXPECT_THAT(self.state.failure.message(), HasSubstr("nonsense"));
+  EXPECT_THAT(self.state.error.message(), HasSubstr("nonsense"));
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,6 @@
 #include "muster/collective/plan/plan.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // For every other member, by its position.
@@ -73,4 +73,4 @@ Step direct_reduce_to_root(int rank, int ranks, int root) {
   return step;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -4,7 +4,7 @@
 
 #include "muster/collective/plan/plan.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // When n is no power of two, the first 2 (n - p) ranks work in pairs: the odd one gives its data to the even
@@ -81,4 +81,4 @@ std::vector<Step> doubling(const std::vector<int>& members, int position) {
   });
 }
 
-}  // namespace muster
+}  // namespace muster::detail

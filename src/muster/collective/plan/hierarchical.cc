@@ -1,6 +1,6 @@
 #include "muster/collective/plan/plan.h"
 
-namespace muster {
+namespace muster::detail {
 
 // As many shares as the host with the fewest ranks has ranks: a rank beyond them has no share and drives no
 // link, but its data is reduced and it gets the result. A share is cut into as many blocks as there are
@@ -39,4 +39,4 @@ Plan hierarchical(int rank, const Topology& topology) {
           .stages = {{Medium::kMemory, {reduce}}, {Medium::kLinks, ring}, {Medium::kMemory, {gather}}}};
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,12 +1,10 @@
 #include "muster/collective/plan/plan.h"
 
-#include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 std::vector<int> all_ranks(int ranks) {
@@ -64,33 +62,6 @@ Plan all_reduce_plan(Algorithm algorithm, int rank, const Topology& topology) {
 
 }  // namespace
 
-Topology::Topology(std::vector<int> host_of_rank) : host_of_rank_(std::move(host_of_rank)) {
-  std::map<int, int> numbers;  // what the caller calls a host -> our number of it
-  for (size_t rank = 0; rank < host_of_rank_.size(); ++rank) {
-    const auto [found, added] = numbers.emplace(host_of_rank_[rank], static_cast<int>(numbers.size()));
-    if (added) ranks_.emplace_back();
-    host_of_rank_[rank] = found->second;
-    auto& local = ranks_[static_cast<size_t>(found->second)];
-    local_rank_.push_back(static_cast<int>(local.size()));
-    local.push_back(static_cast<int>(rank));
-  }
-}
-
-Topology Topology::one_rank_per_host(int ranks) {
-  return Topology(all_ranks(ranks));
-}
-
-int Topology::fewest() const {
-  size_t fewest = host_of_rank_.size();
-  for (const auto& local : ranks_) fewest = std::min(fewest, local.size());
-  return static_cast<int>(fewest);
-}
-
-bool Topology::uniform() const {
-  return std::all_of(ranks_.begin(), ranks_.end(),
-                     [&](const auto& local) { return local.size() == ranks_.front().size(); });
-}
-
 bool has_plan(Collective collective, Algorithm algorithm) {
   switch (collective) {
     case Collective::kAllReduce:
@@ -147,4 +118,4 @@ Plan make_plan(Collective collective, Algorithm algorithm, int rank, const Topol
   return {.algorithm = algorithm, .blocks = blocks, .stages = {std::move(stage)}};
 }
 
-}  // namespace muster
+}  // namespace muster::detail

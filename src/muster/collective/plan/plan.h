@@ -18,32 +18,9 @@
 #include <vector>
 
 #include "muster/collective/operation.h"
+#include "muster/collective/topology.h"
 
-namespace muster {
-
-/// Which host each rank is on, as a number from 0 in the order of the first rank of each.
-class Topology {
- public:
-  explicit Topology(std::vector<int> host_of_rank);
-
-  int size() const { return static_cast<int>(host_of_rank_.size()); }
-  int hosts() const { return static_cast<int>(ranks_.size()); }
-  int host_of(int rank) const { return host_of_rank_[static_cast<size_t>(rank)]; }
-  const std::vector<int>& ranks_of(int host) const { return ranks_[static_cast<size_t>(host)]; }
-  int local_rank(int rank) const { return local_rank_[static_cast<size_t>(rank)]; }
-
-  /// The number of ranks on the host that has the fewest, and whether all have as many.
-  int fewest() const;
-  bool uniform() const;
-
-  static Topology one_host(int ranks) { return Topology(std::vector<int>(static_cast<size_t>(ranks), 0)); }
-  static Topology one_rank_per_host(int ranks);
-
- private:
-  std::vector<int> host_of_rank_;
-  std::vector<int> local_rank_;
-  std::vector<std::vector<int>> ranks_;
-};
+namespace muster::detail {
 
 enum class Medium : uint8_t { kMemory, kLinks };
 enum class Action : uint8_t { kReduce, kOverwrite };
@@ -92,7 +69,7 @@ bool has_plan(Collective collective, Algorithm algorithm);
 /// `root` is for broadcast and reduce. Throws InvalidArgument when there is no such plan.
 Plan make_plan(Collective collective, Algorithm algorithm, int rank, const Topology& topology, int root = 0);
 
-// The parts, each in a file of its name.
+// What plans are made of, each in a file of its name.
 
 /// Scatter-reduce and all-gather around a ring of `members` (ranks in ring order) over blocks first .. first
 /// + n.
@@ -123,4 +100,4 @@ std::vector<Step> chain_reduce(int rank, int ranks, int root);
 std::vector<Step> tree_broadcast(int rank, int ranks, int root);
 std::vector<Step> tree_reduce(int rank, int ranks, int root);
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -12,7 +12,7 @@
 
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 // Ranks that execute their plans by messages that are handed over only when both sides are ready (no buffer
@@ -352,15 +352,5 @@ TEST(MakePlan, WhatThereIsNotIsAnError) {
                InvalidArgument);
 }
 
-TEST(TopologyTest, NumbersHostsInTheOrderOfTheirFirstRank) {
-  const Topology topology({7, 3, 7, 3, 3});
-  EXPECT_EQ(topology.hosts(), 2);
-  EXPECT_THAT(topology.ranks_of(0), ::testing::ElementsAre(0, 2));
-  EXPECT_THAT(topology.ranks_of(1), ::testing::ElementsAre(1, 3, 4));
-  EXPECT_EQ(topology.local_rank(4), 2);
-  EXPECT_EQ(topology.fewest(), 2);
-  EXPECT_FALSE(topology.uniform());
-}
-
 }  // namespace
-}  // namespace muster
+}  // namespace muster::detail

@@ -1,6 +1,6 @@
 #include "muster/collective/plan/plan.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
 int modulo(int value, int n) {
@@ -53,4 +53,4 @@ std::vector<Step> ring_all_gather(int rank, int ranks) {
   return steps;
 }
 
-}  // namespace muster
+}  // namespace muster::detail

@@ -2,13 +2,13 @@
 
 #include "muster/collective/plan/plan.h"
 
-namespace muster {
+namespace muster::detail {
 namespace {
 
-// Places along the chain or in the tree: the root is at 0.
-struct Places {
-  Places(int rank, int size, int first) : mine((rank - first + size) % size), ranks(size), root(first) {}
-  int rank_at(int place) const { return (place + root) % ranks; }
+// Positions along the chain or in the tree: the root is at 0.
+struct Positions {
+  Positions(int rank, int size, int first) : mine((rank - first + size) % size), ranks(size), root(first) {}
+  int rank_at(int position) const { return (position + root) % ranks; }
   int mine;
   int ranks;
   int root;
@@ -34,25 +34,26 @@ std::vector<Step> reversed(std::vector<Step> steps, bool is_root) {
 }  // namespace
 
 std::vector<Step> chain_broadcast(int rank, int ranks, int root) {
-  const Places places(rank, ranks, root);
+  const Positions positions(rank, ranks, root);
   std::vector<Step> steps;
-  if (places.mine > 0)
-    steps.push_back({.sends = {}, .receives = {{places.rank_at(places.mine - 1), kAll, Action::kOverwrite}}});
-  if (places.mine + 1 < ranks)
-    steps.push_back({.sends = {{places.rank_at(places.mine + 1), kAll}}, .receives = {}});
+  if (positions.mine > 0)
+    steps.push_back(
+        {.sends = {}, .receives = {{positions.rank_at(positions.mine - 1), kAll, Action::kOverwrite}}});
+  if (positions.mine + 1 < ranks)
+    steps.push_back({.sends = {{positions.rank_at(positions.mine + 1), kAll}}, .receives = {}});
   return steps;
 }
 
-// In step k the places below 2^k send to those 2^k further on.
+// In step k the positions below 2^k send to those 2^k further on.
 std::vector<Step> tree_broadcast(int rank, int ranks, int root) {
-  const Places places(rank, ranks, root);
+  const Positions positions(rank, ranks, root);
   std::vector<Step> steps;
   for (int distance = 1; distance < ranks; distance *= 2) {
     Step step;
-    if (places.mine < distance && places.mine + distance < ranks) {
-      step.sends.push_back({places.rank_at(places.mine + distance), kAll});
-    } else if (places.mine >= distance && places.mine < 2 * distance) {
-      step.receives.push_back({places.rank_at(places.mine - distance), kAll, Action::kOverwrite});
+    if (positions.mine < distance && positions.mine + distance < ranks) {
+      step.sends.push_back({positions.rank_at(positions.mine + distance), kAll});
+    } else if (positions.mine >= distance && positions.mine < 2 * distance) {
+      step.receives.push_back({positions.rank_at(positions.mine - distance), kAll, Action::kOverwrite});
     }
     steps.push_back(step);
   }
@@ -67,4 +68,4 @@ std::vector<Step> tree_reduce(int rank, int ranks, int root) {
   return reversed(tree_broadcast(rank, ranks, root), rank == root);
 }
 
-}  // namespace muster
+}  // namespace muster::detail

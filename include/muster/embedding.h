@@ -1,0 +1,83 @@
+#pragma once
+
+// An embedding table whose rows are on the parameter servers: a worker holds only those of its batch. In
+// place of torch::nn::Embedding:
+//
+//   muster::ShardedEmbedding items(job, {.name = "items", .width = 32});
+//   torch::Tensor rows = items(ids);              // [batch] -> [batch, 32]
+//
+// The forward pass pulls the rows. When the backward pass reaches them, their gradients are pushed, and the
+// servers update the rows by the table's own optimizer at once: the rows are no parameters of the module, and
+// no other optimizer or Trainer sees them. So a worker's gradients are not averaged with the others', but
+// applied one after the other. Without gradients (torch::NoGradGuard, Trainer::evaluate) rows are pulled
+// only.
+//
+// Every worker makes the table, with the same options. Like other modules it is used by one thread at a time.
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+
+#include <torch/torch.h>
+
+#include "muster/job.h"
+#include "muster/optim.h"
+
+namespace muster {
+
+namespace detail {
+class TableClient;
+}
+
+struct EmbeddingOptions {
+  std::string name;                                  ///< of the table, in all messages
+  int64_t width = 0;                                 ///< floats of a row
+  optim::RowOptimizer optimizer = optim::Adagrad();  ///< how its rows change
+  double scale = 0.05;                               ///< initial values are uniform in [-scale, scale)
+  uint64_t seed = 0;                                 ///< of the initial values
+};
+
+/// How much of a table there is, on all servers together.
+struct EmbeddingSize {
+  uint64_t rows = 0;   ///< that have been trained
+  uint64_t bytes = 0;  ///< of memory, with the optimizer's states and the index
+};
+
+class ShardedEmbeddingImpl : public torch::nn::Module {
+ public:
+  /// Creates the table on all servers, or checks that it is the same. The job outlives this, and every
+  /// backward pass. Throws InvalidArgument in a job without parameter servers and for options that make no
+  /// sense, Refused where the servers have another table of this name.
+  ShardedEmbeddingImpl(Job& job, EmbeddingOptions options);
+
+  /// For Muster's own rooms and tests. The client outlives this, and every backward pass.
+  ShardedEmbeddingImpl(detail::TableClient& client, EmbeddingOptions options);
+
+  /// The rows of `ids`, int64 of any shape: float32 of that shape and `width`. Throws InvalidArgument for
+  /// other ids, PeerLost for a server that is gone, DeadlineExceeded for one that does not answer. A second
+  /// backward pass through what it gave (retain_graph) throws, too: the servers have had the gradients; add
+  /// the losses up first.
+  torch::Tensor forward(const torch::Tensor& ids);
+
+  EmbeddingSize size();
+  const EmbeddingOptions& options() const { return options_; }
+
+  void pretty_print(std::ostream& stream) const override;
+
+ private:
+  detail::TableClient& client_;
+  const EmbeddingOptions options_;
+  const torch::Tensor anchor_;  // requires a gradient, so that autograd comes by; never has one
+};
+
+/// The module holder, as torch's modules have one: copies stand for the same table.
+class ShardedEmbedding : public torch::nn::ModuleHolder<ShardedEmbeddingImpl> {
+ public:
+  using ModuleHolder::ModuleHolder;
+  ShardedEmbedding(Job& job, EmbeddingOptions options)
+      : ModuleHolder(std::make_shared<ShardedEmbeddingImpl>(job, std::move(options))) {}
+};
+
+}  // namespace muster

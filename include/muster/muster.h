@@ -1,0 +1,20 @@
+#pragma once
+
+// All of Muster's public headers. A program that trains needs run.h and trainer.h; one without tensors run.h,
+// and communicator.h for collectives.
+
+#include "muster/communicator.h"
+#include "muster/deadline.h"
+#include "muster/dtype.h"
+#include "muster/embedding.h"
+#include "muster/error.h"
+#include "muster/idx.h"
+#include "muster/job.h"
+#include "muster/metrics.h"
+#include "muster/optim.h"
+#include "muster/progress.h"
+#include "muster/run.h"
+#include "muster/schedule.h"
+#include "muster/shard.h"
+#include "muster/sync_batch_norm.h"
+#include "muster/trainer.h"

@@ -1,0 +1,41 @@
+#pragma once
+
+// Batch normalisation over the batches of all workers together: what one process would compute with the whole
+// batch. In place of torch::nn::BatchNorm1d, 2d or 3d:
+//
+//   muster::SyncBatchNorm norm{job, torch::nn::BatchNormOptions(64)};
+//   torch::Tensor y = norm(x);                    // [batch, 64, ...]
+//
+// Every forward and backward pass in training adds up a few numbers for each channel over all workers, so all
+// must run it equally often: it does not go with Trainer::finish_epoch, where some workers have no more data.
+// It is exact for batches of equal size, and for any sizes under a loss that is a sum over samples. In
+// evaluation it is an ordinary batch normalisation. Its parameters and buffers have the names of torch's.
+
+#include <torch/torch.h>
+
+#include "muster/job.h"
+
+namespace muster {
+
+class SyncBatchNormImpl : public torch::nn::Module {
+ public:
+  /// The job outlives this.
+  SyncBatchNormImpl(Job& job, const torch::nn::BatchNormOptions& options);
+
+  torch::Tensor forward(const torch::Tensor& input);
+
+  torch::Tensor weight;  // undefined unless affine
+  torch::Tensor bias;
+  torch::Tensor running_mean;  // undefined unless track_running_stats
+  torch::Tensor running_var;
+  torch::Tensor num_batches_tracked;
+
+ private:
+  double momentum();
+
+  Communicator& communicator_;
+  const torch::nn::BatchNormOptions options_;
+};
+TORCH_MODULE(SyncBatchNorm);
+
+}  // namespace muster

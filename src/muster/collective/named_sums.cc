@@ -1,0 +1,38 @@
+#include "muster/collective/named_sums.h"
+
+#include <cstring>
+
+#include "muster/collective/gather_texts.h"
+
+namespace muster::detail {
+
+// One after the other: a name, a zero byte, the bytes of the number.
+std::string pack_sums(const std::map<std::string, double>& sums) {
+  std::string packed;
+  for (const auto& [name, value] : sums) {
+    packed += name;
+    packed += '\0';
+    packed.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  return packed;
+}
+
+std::map<std::string, double> add_packed(const std::vector<std::string>& packed) {
+  std::map<std::string, double> sums;
+  for (const auto& text : packed) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = text.find('\0', at);
+      double value = 0;
+      memcpy(&value, text.data() + end + 1, sizeof(value));
+      sums[text.substr(at, end - at)] += value;
+      at = end + 1 + sizeof(value);
+    }
+  }
+  return sums;
+}
+
+std::map<std::string, double> add_up(Communicator& communicator, const std::map<std::string, double>& mine) {
+  return add_packed(gather_texts(communicator, pack_sums(mine)));
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,60 @@
+#pragma once
+
+// One operation as the native engine's parts see it while it runs. It lives on the stack of the thread that
+// runs the operation, and refers to what the engine owns.
+
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "muster/collective/group_error.h"
+#include "muster/collective/native/peers.h"
+#include "muster/collective/native/rank_info.h"
+#include "muster/collective/operation.h"
+#include "muster/deadline.h"
+
+namespace muster::detail {
+
+struct OperationContext {
+  const Operation& called;     ///< what the user called
+  const Operation& operation;  ///< what is being done of it: all, or one pass over a part of it
+  uint64_t number;             ///< of it in the order of issue
+  Deadline deadline;
+  GroupError& error;
+  const std::string& group;
+  const std::vector<RankInfo>& ranks;
+  Peers& peers;
+
+  /// The same, for one pass.
+  OperationContext with(const Operation& pass) const {
+    return {called, pass, number, deadline, error, group, ranks, peers};
+  }
+
+  std::string during() const { return fmt::format("{} number {} of {}", called.to_string(), number, group); }
+
+  std::string describe(int rank) const {
+    const RankInfo& info = ranks[static_cast<size_t>(rank)];
+    return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
+  }
+
+  /// Throws what has failed, or at the deadline; `missing()` gives the ranks that are waited for.
+  template <typename Missing>
+  void check(const Missing& missing) const {
+    if (error.raised()) error.check(during());
+    const std::vector<int> waited_for = missing();
+    for (const int rank : waited_for) {
+      if (peers.given_up(rank))
+        error.fail(GroupError::Kind::kPeerLost, describe(rank) + " has left the group", during());
+    }
+    if (deadline.expired()) give_up(waited_for);
+  }
+
+  /// At the deadline: names those that are to blame. Those that we wait for may be waiting for others.
+  [[noreturn]] void give_up(const std::vector<int>& waited_for) const;
+
+  /// The connection to this rank broke: throws PeerLost.
+  [[noreturn]] void connection_broke(int rank, const std::string& how) const;
+};
+
+}  // namespace muster::detail

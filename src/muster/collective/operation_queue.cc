@@ -1,0 +1,154 @@
+#include "muster/collective/operation_queue.h"
+
+#include <fmt/format.h>
+
+#include "muster/base/log.h"
+
+namespace muster::detail {
+
+void OperationQueue::stop() {
+  std::thread thread;
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    queue_.clear();
+    changed_.notify_all();
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+OperationQueue::Record& OperationQueue::begin(const Operation& operation, uint64_t number,
+                                              Deadline::Clock::time_point now) {
+  Record& record = records_[number % records_.size()];
+  last_ = &record;
+  record = {.operation = operation, .number = number, .began = now, .ended = now, .failed = false};
+  return record;
+}
+
+void OperationQueue::run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now) {
+  MutexLock lock(mutex_);
+  if (busy_ || !queue_.empty()) {
+    lock.unlock();
+    const auto item = submit(operation, deadline);
+    wait(*item, Deadline::never());  // its own deadline ends it
+    if (item->error) std::rethrow_exception(item->error);
+    return;
+  }
+  const uint64_t number = ++last_number_;
+  busy_ = true;
+  Record& record = begin(operation, number, now);
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    execute_(operation, number, deadline);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  busy_ = false;
+  record.ended = Deadline::Clock::now();
+  record.failed = error != nullptr;
+  if (!queue_.empty()) changed_.notify_all();
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+}
+
+std::shared_ptr<OperationQueue::Item> OperationQueue::submit(const Operation& operation, Deadline deadline) {
+  auto item = std::make_shared<Item>();
+  item->operation = operation;
+  item->deadline = deadline;
+  const MutexLock lock(mutex_);
+  item->number = ++last_number_;
+  queue_.push_back(item);
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this, task = log_task()] {
+      const ScopedLogTask scope(task);
+      run_thread();
+    });
+  }
+  changed_.notify_all();
+  return item;
+}
+
+void OperationQueue::execute_front(Deadline limit) {
+  const auto item = queue_.front();
+  queue_.pop_front();
+  busy_ = true;
+  Record& record = begin(item->operation, item->number, Deadline::Clock::now());
+  mutex_.unlock();
+  std::exception_ptr error;
+  try {
+    execute_(item->operation, item->number, item->deadline.earlier(limit));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  mutex_.lock();
+  item->error = error;
+  item->done = true;
+  record.ended = Deadline::Clock::now();
+  record.failed = error != nullptr;
+  busy_ = false;
+  changed_.notify_all();
+}
+
+bool OperationQueue::wait(Item& item, Deadline deadline) {
+  MutexLock lock(mutex_);
+  while (!item.done) {
+    if (!busy_ && !queue_.empty()) {
+      execute_front(deadline);
+      continue;
+    }
+    if (deadline.expired()) return false;
+    changed_.wait_until(lock, deadline.time_point());
+  }
+  return true;
+}
+
+bool OperationQueue::done(const Item& item) const {
+  const MutexLock lock(mutex_);
+  return item.done;
+}
+
+void OperationQueue::run_thread() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    while (!stopping_ && (busy_ || queue_.empty())) changed_.wait(lock);
+    if (stopping_) return;
+    execute_front(Deadline::never());
+  }
+}
+
+Activity OperationQueue::activity() const {
+  const MutexLock lock(mutex_);
+  if (last_ == nullptr) return {};
+  return {.number = last_->number,
+          .operation = last_->operation.to_string(),
+          .running = busy_,
+          .since = busy_ ? last_->began : last_->ended};
+}
+
+std::vector<std::string> OperationQueue::history(size_t most) const {
+  const MutexLock lock(mutex_);
+  std::vector<std::string> lines;
+  const auto now = Deadline::Clock::now();
+  const uint64_t first = last_number_ >= records_.size() ? last_number_ - records_.size() + 1 : 1;
+  for (uint64_t number = first; number <= last_number_; ++number) {
+    const Record& record = records_[number % records_.size()];
+    if (record.number != number) continue;  // still queued
+    const bool running = record.ended == record.began;
+    lines.push_back(fmt::format(
+        "{} {}: {}, began {} ago, {}", number, record.operation.to_string(),
+        record.failed ? "failed"
+        : running     ? "running"
+                      : "done",
+        format_seconds(now - record.began),
+        fmt::format("took {:.0f} us",
+                    std::chrono::duration<double, std::micro>((running ? now : record.ended) - record.began)
+                        .count())));
+  }
+  if (lines.size() > most) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(most));
+  return lines;
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,87 @@
+#pragma once
+
+// Operations of a rank in their order: one at a time, on the thread that waits for one, or on the queue's own
+// thread when nobody waits. It also keeps the record of the last ones (the flight recorder).
+//
+// Thread-safe. run() and wait() block until the operation is done; submit() does not. What an operation
+// throws is thrown by run(), and kept in the Item otherwise.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "muster/base/mutex.h"
+#include "muster/collective/engine.h"
+#include "muster/collective/operation.h"
+#include "muster/deadline.h"
+
+namespace muster::detail {
+
+class OperationQueue {
+ public:
+  using Execute = std::function<void(const Operation&, uint64_t number, Deadline)>;
+
+  /// Once wait() or done() has said that it is done, it does not change any more.
+  struct Item {
+    Operation operation;
+    uint64_t number = 0;
+    Deadline deadline = Deadline::never();
+    bool done = false;         ///< the queue's mutex guards it
+    std::exception_ptr error;  ///< likewise, until it is done
+  };
+
+  explicit OperationQueue(Execute execute) : execute_(std::move(execute)) {}
+  ~OperationQueue() { stop(); }
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
+
+  /// Executes it in its turn and returns when it is done; throws what it threw. `now` is the time.
+  void run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now);
+
+  /// Queues it and returns.
+  std::shared_ptr<Item> submit(const Operation& operation, Deadline deadline);
+
+  /// Waits for it, and helps where it can. False at the deadline.
+  bool wait(Item& item, Deadline deadline);
+  bool done(const Item& item) const;
+
+  /// Ends the thread; what is still queued is not executed.
+  void stop();
+
+  Activity activity() const;
+
+  /// The last operations, at most so many, the newest last. It keeps 64.
+  std::vector<std::string> history(size_t most) const;
+
+ private:
+  struct Record {
+    Operation operation;
+    uint64_t number = 0;
+    Deadline::Clock::time_point began;
+    Deadline::Clock::time_point ended;  // as `began` while it runs
+    bool failed = false;
+  };
+  Record& begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now)
+      MUSTER_REQUIRES(mutex_);
+  void execute_front(Deadline limit) MUSTER_REQUIRES(mutex_);
+  void run_thread();
+
+  const Execute execute_;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  uint64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool busy_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Item>> queue_ MUSTER_GUARDED_BY(mutex_);
+  std::array<Record, 64> records_ MUSTER_GUARDED_BY(mutex_);
+  const Record* last_ MUSTER_GUARDED_BY(mutex_) = nullptr;  // the newest that has begun
+  std::thread thread_ MUSTER_GUARDED_BY(mutex_);            // made by the first submit()
+};
+
+}  // namespace muster::detail

@@ -1,0 +1,311 @@
+#include "muster/job/job_context.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
+#include "muster/collective/communicator_options.h"
+#include "muster/net/host.h"
+#include "muster/net/interface.h"
+
+namespace muster::detail {
+namespace {
+
+// How long the chief stays for the others to hear why the job has ended.
+constexpr auto kLastWords = std::chrono::seconds(2);
+constexpr size_t kPiece = size_t{16} << 20;  // of a long value
+
+Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
+  return limit ? Deadline::after(*limit) : Deadline::never();
+}
+
+// Under launchers that know of no secret, the job's id keeps accidents apart, but not intruders.
+std::string secret_of(const Config& config, const Identity& identity) {
+  return config.secret.empty() ? "without a secret: " + identity.job_id : config.secret;
+}
+
+std::string server_key(int server) {
+  return fmt::format("muster/server/{}", server);
+}
+
+}  // namespace
+
+JobContext::JobContext(Config config) : config_(std::move(config)), identity_(find_identity(config_)) {
+  set_log_level(config_.log_level);
+  set_log_task(identity_.task.short_name());
+  log_debug("started by {}; settings:\n{}", identity_.launcher, config_.to_string());
+  if (identity_.alone()) {
+    const Host host = Host::local();
+    tasks_ = {{.task = identity_.task,
+               .address = "",
+               .host_name = host.name,
+               .host_identity = host.identity,
+               .pid = getpid()}};
+    return;
+  }
+  if (identity_.hosts_coordinator) host_coordinator();
+  enter();
+}
+
+JobContext::~JobContext() {
+  drop_communicator();
+  member_.reset();
+  // The reason of an abort must reach the others before we go.
+  if (coordinator_) coordinator_->wait_idle(Deadline::after(kLastWords));
+}
+
+// Whoever aborts it waits in it no longer.
+void JobContext::drop_communicator() {
+  std::shared_ptr<Communicator> going;
+  std::optional<std::string> ended;
+  {
+    const MutexLock lock(mutex_);
+    going = std::move(communicator_);
+    ended = ended_;
+  }
+  if (going && ended) going->abort(*ended);
+}
+
+void JobContext::host_coordinator() {
+  std::vector<Address> listen = identity_.coordinator;
+  for (auto& address : listen) {
+    // A name may resolve to a loopback address on its own host, where nobody else would find us.
+    if (!is_loopback(address.host)) address.host = "::";
+  }
+  if (config_.secret.empty() && !is_loopback(identity_.coordinator.front().host)) {
+    log_warning(
+        "the job has no secret: whoever can reach this host can enter it. Set MUSTER_SECRET to the same text "
+        "for every task");
+  }
+  coordinator_ = std::make_unique<Coordinator>(Coordinator::Options{
+      .listen = listen,
+      .job_id = identity_.job_id,
+      .secret = secret_of(config_, identity_),
+      .tasks = identity_.tasks,
+      .heartbeat_timeout = config_.heartbeat_timeout,
+      .failure_policy = config_.strategy.starts_with("ps-") ? FailurePolicy::kGoOn : FailurePolicy::kAbort});
+}
+
+void JobContext::enter() {
+  const auto deadline = Deadline::after(config_.join_timeout);
+  auto coordinator = identity_.coordinator;
+  if (coordinator_)
+    coordinator = {{is_loopback(coordinator.front().host) ? coordinator.front().host : "127.0.0.1",
+                    coordinator_->address().port}};
+  std::string address;
+  if (!identity_.cluster.empty() && !identity_.is_observer()) {
+    address = identity_.cluster.address(identity_.task).to_string();
+  } else {
+    const std::string host = config_.interface.empty()
+                                 ? address_towards(identity_.coordinator.front())
+                                 : choose_interface(list_interfaces(), config_.interface).address;
+    port_.emplace(host);
+    address = Address{host, port_->port()}.to_string();
+  }
+  member_ = std::make_unique<Member>(
+      Member::Options{.coordinator = coordinator,
+                      .job_id = identity_.job_id,
+                      .secret = secret_of(config_, identity_),
+                      .task = identity_.task,
+                      .tasks = identity_.tasks,
+                      .address = address,
+                      .observer = identity_.is_observer(),
+                      .incarnation = config_.restart_count,
+                      .on_ended = [this](const Member::Ended& ended) { on_ended(ended); },
+                      .on_task_failed = [this](const TaskInfo& task) { report_failed_task(task); }},
+      deadline);
+  tasks_ = member_->wait_assembled(deadline);
+}
+
+void JobContext::barrier(const std::string& name, const std::string& job,
+                         std::optional<std::chrono::milliseconds> limit) {
+  if (member_) member_->barrier(name, deadline_of(limit), job);
+}
+
+void JobContext::put(const std::string& key, const std::string& value) {
+  if (member_) {
+    member_->put(key, value, Deadline::never());
+  } else {
+    values_[key] = value;
+  }
+}
+
+std::string JobContext::get(const std::string& key, std::optional<std::chrono::milliseconds> limit) {
+  if (member_) return member_->get(key, deadline_of(limit));
+  const auto found = values_.find(key);
+  if (found == values_.end())
+    raise<DeadlineExceeded>("nobody put the key '{}', and in a job of one task nobody else will", key);
+  return found->second;
+}
+
+// The size goes last: whoever finds it finds all pieces.
+void JobContext::put_long(const std::string& key, const std::string& value) {
+  for (size_t at = 0; at < value.size(); at += kPiece)
+    put(fmt::format("{}/{}", key, at), value.substr(at, kPiece));
+  put(key + "/size", std::to_string(value.size()));
+}
+
+std::string JobContext::get_long(const std::string& key, std::optional<std::chrono::milliseconds> limit) {
+  const auto size = static_cast<size_t>(*parse_integer(get(key + "/size", limit)));
+  std::string value;
+  for (size_t at = 0; at < size; at += kPiece) value += get(fmt::format("{}/{}", key, at));
+  return value;
+}
+
+void JobContext::wait_for_workers() {
+  if (member_) member_->wait_finished(Deadline::never());
+}
+
+std::vector<std::string> JobContext::gather(const std::string& name, const std::string& value) {
+  return member_ ? member_->gather(name, value, Deadline::never(), "worker") : std::vector{value};
+}
+
+int JobContext::rank() const {
+  if (identity_.task.job != "worker")
+    raise<InvalidArgument>("{} is not a worker, and has no rank", identity_.task.short_name());
+  return static_cast<int>(std::ranges::count_if(tasks_, [this](const TaskInfo& other) {
+    return other.task.job == "worker" && other.task < identity_.task;
+  }));
+}
+
+bool JobContext::has_ended() {
+  const MutexLock lock(mutex_);
+  return ended_.has_value();
+}
+
+std::shared_ptr<Endpoint> JobContext::endpoint() {
+  if (!endpoint_) endpoint_ = std::make_shared<Endpoint>(data_port());
+  return endpoint_;
+}
+
+void JobContext::announce_server() {
+  put(server_key(index()), fmt::format("{}\n{}\n{}", endpoint()->address().to_string(),
+                                       endpoint()->local_name(), Host::local().identity));
+}
+
+ServerAddress JobContext::find_server(int server, Deadline deadline) {
+  if (!member_) raise<InvalidArgument>("a program alone has no parameter servers: start it with muster run");
+  const auto words = split(member_->get(server_key(server), deadline), '\n');
+  MUSTER_CHECK(words.size() == 3);
+  const bool here = config_.shared_memory && words[2] == Host::local().identity;
+  return {Address::parse(words[0]), here ? words[1] : ""};
+}
+
+TableClient& JobContext::tables() {
+  if (tables_) return *tables_;
+  if (servers() == 0 || !servers_serve())
+    throw InvalidArgument(
+        "embedding tables need parameter servers: muster run --ps 1, or more, with --strategy ps-async or "
+        "another of "
+        "the ps- strategies");
+  std::vector<ServerAddress> addresses;
+  const auto deadline = Deadline::after(config_.join_timeout);
+  for (int i = 0; i < servers(); ++i) addresses.push_back(find_server(i, deadline));
+  tables_ = std::make_unique<TableClient>(TableClientOptions{.endpoint = endpoint(),
+                                                             .servers = std::move(addresses),
+                                                             .job_id = id(),
+                                                             .worker = rank(),
+                                                             .incarnation = config_.restart_count,
+                                                             .server_wait = config_.server_wait,
+                                                             .check = [this] { check(); }});
+  return *tables_;
+}
+
+void JobContext::on_task_failed(std::function<void(const TaskInfo& task)> callback) {
+  const MutexLock lock(mutex_);
+  on_task_failed_ = std::move(callback);
+  for (const auto& task : failed_) {
+    if (on_task_failed_) on_task_failed_(task);
+  }
+}
+
+void JobContext::report_failed_task(const TaskInfo& task) {
+  const MutexLock lock(mutex_);
+  failed_.push_back(task);
+  if (on_task_failed_) on_task_failed_(task);
+}
+
+void JobContext::check() {
+  const MutexLock lock(mutex_);
+  if (ended_) throw Aborted(*ended_);
+}
+
+Endpoint::Options JobContext::data_port() const {
+  Endpoint::Options options = {.host = "127.0.0.1", .port = 0, .secret = secret_of(config_, identity_)};
+  options.tls = {config_.tls_cert, config_.tls_key, config_.tls_ca};
+  for (const auto& task : tasks_) {
+    if (task.task != identity_.task || task.address.empty()) continue;
+    const Address address = Address::parse(task.address);
+    options.host = address.host;
+    options.port = address.port;
+    // Where nobody gave the coordinator an address of its own, it has the chief's.
+    if (coordinator_ && coordinator_->address().port == options.port) options.port = 0;
+  }
+  return options;
+}
+
+Communicator& JobContext::communicator() {
+  {
+    const MutexLock lock(mutex_);
+    if (communicator_) return *communicator_;
+  }
+  Communicator::Options options = {.rank = rank(),
+                                   .size = workers(),
+                                   .name = "workers",
+                                   .engine = config_.engine,
+                                   .algorithm = parse_algorithm(config_.algorithm),
+                                   .shared_memory = config_.shared_memory,
+                                   .sockets = config_.sockets,
+                                   .timeout = config_.collective_timeout,
+                                   .stall_warning = config_.stall_warning,
+                                   .rendezvous_timeout = config_.join_timeout};
+  if (config_.wire != "same") options.wire_dtype = parse_dtype(config_.wire);
+  if (member_) {
+    options.rendezvous = [this](const std::string& mine, Deadline deadline) {
+      return member_->gather("muster/rendezvous of workers", mine, deadline, "worker");
+    };
+    options.endpoint = endpoint();
+  }
+  auto made = std::make_shared<Communicator>(options);
+  const MutexLock lock(mutex_);
+  communicator_ = std::move(made);
+  if (ended_) communicator_->abort(*ended_);
+  return *communicator_;
+}
+
+// Whoever waits for others in the communicator may not learn of it otherwise. That a rank died it finds by
+// itself, since the rank's connections close, with what it was doing; the coordinator may be a moment quicker.
+void JobContext::on_ended(const Member::Ended& ended) {
+  std::shared_ptr<Communicator> communicator;
+  {
+    const MutexLock lock(mutex_);
+    ended_ = ended.reason;
+    communicator = communicator_;
+  }
+  if (!communicator) return;
+  const bool a_rank_died = ended.died && ended.died->job == "worker" && *ended.died != identity_.task;
+  if (a_rank_died && config_.engine == "native")
+    communicator->wait_broken(Deadline::after(config_.heartbeat_timeout));
+  communicator->abort(ended.reason);
+}
+
+void JobContext::abort(const std::string& reason) {
+  if (member_) member_->abort(reason);
+}
+
+void JobContext::finish() {
+  drop_communicator();
+  if (!member_) return;
+  member_->leave(Deadline::after(config_.heartbeat_timeout));
+  if (!coordinator_) return;
+  coordinator_->wait_idle(Deadline::never());
+  if (const auto aborted = coordinator_->aborted()) throw Aborted("the job was aborted: " + aborted->reason);
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,150 @@
+#pragma once
+
+// What stands behind a Job (muster/job.h): what the rooms above need of the task that this process is. Making
+// one finds out who it is (from flags or any launcher's variables), enters the job, and waits until all tasks
+// are there; under a launcher that has no coordinator, the chief hosts it.
+//
+// It belongs to the thread that made it. In a job of several tasks other threads, too, may call barrier, put,
+// get, gather, wait_for_workers, check and abort. What waits for other tasks blocks, for ever where it takes
+// no limit, unless the job is aborted: then all calls throw Aborted, or PeerLost when the coordinator is
+// gone. It owns its communicator, its tables and its membership; the endpoint is shared with what uses it.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/base/config.h"
+#include "muster/base/mutex.h"
+#include "muster/cluster/coordinator.h"
+#include "muster/cluster/identity.h"
+#include "muster/cluster/member.h"
+#include "muster/communicator.h"
+#include "muster/net/endpoint.h"
+#include "muster/net/reserved_port.h"
+#include "muster/ps/server_address.h"
+#include "muster/ps/table/table_client.h"
+
+namespace muster::detail {
+
+class Strategy;
+
+class JobContext {
+ public:
+  /// Throws InvalidArgument (nobody knows who we are), Refused, DeadlineExceeded (a task did not come within
+  /// --join-timeout).
+  explicit JobContext(Config config);
+  ~JobContext();
+  JobContext(const JobContext&) = delete;
+  JobContext& operator=(const JobContext&) = delete;
+
+  const Config& config() const { return config_; }
+  const TaskName& task() const { return identity_.task; }
+  const std::string& launcher() const { return identity_.launcher; }
+  bool is_chief() const { return identity_.is_chief(); }  ///< worker 0, which initialises, saves and restores
+  bool is_server() const { return identity_.is_server(); }       ///< a task of the job "ps"
+  int index() const { return identity_.task.task.value_or(0); }  ///< the number in its task's name
+  int rank() const;  ///< of a worker, its place among them. Throws InvalidArgument on another task
+
+  /// Whether the tasks of the job "ps" serve parameters instead of running the program's body.
+  bool servers_serve() const { return config_.strategy.starts_with("ps-"); }
+  int workers() const { return identity_.count("worker"); }
+
+  /// All tasks of the cluster in the order of their names, this one among them.
+  const std::vector<TaskInfo>& tasks() const { return tasks_; }
+
+  /// Waits for all tasks, or for those of one job. `limit` empty: for ever, or until the job is aborted.
+  void barrier(const std::string& name, const std::string& job = "",
+               std::optional<std::chrono::milliseconds> limit = {});
+
+  /// Small values that all tasks share; get waits until the key is there.
+  void put(const std::string& key, const std::string& value);
+  std::string get(const std::string& key, std::optional<std::chrono::milliseconds> limit = {});
+
+  /// The same for values of any length, which go in pieces: the coordinator's have a limit.
+  void put_long(const std::string& key, const std::string& value);
+  std::string get_long(const std::string& key, std::optional<std::chrono::milliseconds> limit = {});
+
+  /// For servers: waits until all workers have finished.
+  void wait_for_workers();
+
+  /// All workers as ranks, in the order of their names: made when first called, which all workers must do.
+  /// Throws InvalidArgument on a task that is not a worker.
+  Communicator& communicator();
+
+  /// What each worker brought, in their order; called by all. In a job that goes on without failed workers,
+  /// of those that are there.
+  std::vector<std::string> gather(const std::string& name, const std::string& value);
+
+  /// This task's data port, where others connect; made when first called.
+  std::shared_ptr<Endpoint> endpoint();
+
+  /// What its links between hosts are called, and whether they are encrypted.
+  const std::string& id() const { return identity_.job_id; }
+  bool encrypted() const { return !config_.tls_cert.empty(); }
+
+  // Parameter servers.
+  int servers() const { return identity_.count("ps"); }
+
+  /// Says where this server can be reached; and where another can, with a local name where it is on this host
+  /// and memory may be shared.
+  void announce_server();
+  ServerAddress find_server(int server, Deadline deadline);
+
+  /// Embedding tables on the parameter servers. Throws InvalidArgument where there are none.
+  TableClient& tables();
+
+  /// Number the models that are trained with parameter servers, and their specs as the servers get them, from
+  /// 1, equally on all workers. A model that can't be trained has no spec.
+  int next_model() { return ++models_; }
+  int next_model_spec() { return ++model_specs_; }
+
+  /// The models that this worker trains now, each by a strategy, in the order in which they began. Whoever
+  /// trains one adds it, and takes it out before it is destroyed.
+  std::vector<Strategy*>& strategies() { return strategies_; }
+
+  /// Called, from another thread, for each task that fails while the job goes on.
+  void on_task_failed(std::function<void(const TaskInfo& task)> callback);
+
+  /// Throws what ended the job, when something has.
+  void check();
+  bool has_ended();
+
+  /// Ends the job for every task, for this reason.
+  void abort(const std::string& reason);
+
+  /// This task is done. The chief of a job without a launcher's coordinator waits for the others here.
+  void finish();
+
+ private:
+  void host_coordinator();
+  void on_ended(const Member::Ended& ended);
+  void report_failed_task(const TaskInfo& task);
+  void drop_communicator();
+  void enter();
+  Endpoint::Options data_port() const;
+
+  const Config config_;
+  const Identity identity_;
+  std::vector<TaskInfo> tasks_;
+  std::optional<ReservedPort> port_;          // when nobody gave us an address
+  std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
+
+  Mutex mutex_;
+  std::optional<std::string> ended_ MUSTER_GUARDED_BY(mutex_);  // why the job has ended
+  std::vector<TaskInfo> failed_ MUSTER_GUARDED_BY(mutex_);
+  std::function<void(const TaskInfo&)> on_task_failed_ MUSTER_GUARDED_BY(mutex_);
+  std::shared_ptr<Endpoint> endpoint_;
+  int models_ = 0;
+  int model_specs_ = 0;
+  std::vector<Strategy*> strategies_;  // not owned
+  std::unique_ptr<TableClient> tables_;
+  // Shared with the thread that aborts it.
+  std::shared_ptr<Communicator> communicator_ MUSTER_GUARDED_BY(mutex_);
+  std::unique_ptr<Member> member_;             // empty when alone; its thread uses what stands above
+  std::map<std::string, std::string> values_;  // of a process alone
+};
+
+}  // namespace muster::detail

@@ -1,0 +1,84 @@
+#include "muster/run.h"
+
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/flags.h"
+#include "muster/base/log.h"
+#include "muster/base/tune.h"
+#include "muster/job/job_context.h"
+#include "muster/job/serve.h"
+
+namespace muster {
+
+using namespace detail;
+
+namespace {
+
+void warn_about_tuning(const JobContext& job) {
+  if (!job.is_chief()) return;  // once a job
+  for (const auto& problem :
+       tuning_problems(CpuFeatures::detect(), loaded_blas(), job.config().environment)) {
+    log_warning("{}", problem);
+  }
+}
+
+int run_body(Job& job, const std::function<void(Job&)>& body) {
+  JobContext& context = job.context();
+  try {
+    warn_about_tuning(context);
+    if (context.is_server() && context.servers_serve()) {
+      serve_parameters(context);
+    } else {
+      body(job);
+    }
+    context.finish();
+    return 0;
+  } catch (const std::exception& error) {
+    log_error("{}", error.what());
+    // Somebody else's reason everyone has already.
+    if (dynamic_cast<const Aborted*>(&error) == nullptr || !context.has_ended()) context.abort(error.what());
+  } catch (...) {
+    log_error("the program threw something that is no std::exception");
+    context.abort("the program threw something that is no std::exception");
+  }
+  return 1;
+}
+
+}  // namespace
+
+int run(CLI::App& app, int argc, char** argv, const std::function<void(Job&)>& body) {
+  Config config;
+  try {
+    config.add_flags(app);
+  } catch (const CLI::OptionAlreadyAdded& error) {
+    fmt::print(stderr, "{}: a flag of the program has the name of one of Muster's: {}\n", argv[0],
+               error.what());
+    return 2;
+  }
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
+  setvbuf(stdout, nullptr, _IOLBF,
+          0);  // a launcher reads our output through a pipe: it should see lines, not blocks
+  std::unique_ptr<Job> job;
+  try {
+    config.read_environment(Environment::of_process());
+    job = std::make_unique<Job>(std::move(config));
+  } catch (const InvalidArgument& error) {
+    fmt::print(stderr, "{}: {}\n", argv[0], error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    log_error("{}", error.what());
+    return 1;
+  }
+  return run_body(*job, body);
+}
+
+int run(int argc, char** argv, const std::function<void(Job&)>& body) {
+  CLI::App app;
+  return run(app, argc, argv, body);
+}
+
+}  // namespace muster

@@ -1,0 +1,293 @@
+#include "muster/ps/client/parameter_client.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "muster/base/copy.h"
+#include "muster/base/cpu.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster::detail {
+namespace {
+
+constexpr auto kBetweenTries = std::chrono::milliseconds(100);
+
+}  // namespace
+
+ParameterClient::ParameterClient(Options options)
+    : options_(std::move(options)),
+      placement_(options_.spec.variables, options_.spec.servers, options_.spec.placement),
+      arena_(Arena::create()),
+      servers_(static_cast<size_t>(options_.spec.servers)),
+      delivered_(options_.spec.variables.size(), nullptr),
+      staging_buffers_(options_.spec.variables.size()) {
+  const auto deadline = Deadline::after(options_.server_wait);
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    connect(i, deadline);
+    servers_[i].instance = servers_[i].channel->welcome().instance;
+  }
+  const auto away = [](const Server& server) { return server.channel->parameters() == nullptr; };
+  if (servers_.size() > 1 && std::all_of(servers_.begin(), servers_.end(), away))
+    pool_ = std::make_unique<ThreadPool>(static_cast<int>(servers_.size()));
+}
+
+ParameterClient::~ParameterClient() = default;
+
+void ParameterClient::connect(size_t server, Deadline deadline) {
+  const int index = static_cast<int>(server);
+  servers_[server].channel.reset();
+  servers_[server].channel = open_channel(
+      {.endpoint = options_.endpoint,
+       .arena = arena_,
+       .server = options_.find_server(index, deadline),
+       .job_id = options_.job_id,
+       .model_id = options_.model_id,
+       .spec = options_.spec,
+       .placement = placement_,
+       .index = index,
+       .worker = options_.worker,
+       .incarnation = options_.incarnation,
+       .sockets = options_.sockets,
+       .encrypted = options_.encrypted,
+       .spin_policy = SpinPolicy::of(options_.spec.policy.workers + options_.spec.servers, available_cores()),
+       .check = options_.check},
+      deadline);
+}
+
+// After a server did not come back there is no channel to it.
+void ParameterClient::check_reached(size_t server) const {
+  if (!servers_[server].channel) raise<PeerLost>("parameter server {} is gone", server);
+}
+
+// Does it, if need be with a new channel.
+template <typename Action>
+void ParameterClient::with(size_t server, const Action& action) {
+  check_reached(server);
+  for (;;) {
+    try {
+      return action(*servers_[server].channel);
+    } catch (const PeerLost& error) {
+      reconnect(server, error.what());
+    }
+  }
+}
+
+void ParameterClient::reconnect(size_t server, const std::string& why) {
+  log_warning("parameter server {} is gone ({}): waiting for it, up to {}", server, why,
+              format_seconds(options_.server_wait));
+  const auto deadline = Deadline::after(options_.server_wait);
+  for (;;) {
+    options_.check();
+    try {
+      connect(server, deadline);
+      break;
+    } catch (const Refused& error) {
+      if (deadline.expired()) throw;
+    } catch (const Error& error) {
+      options_.check();
+      if (deadline.expired())
+        raise<PeerLost>("parameter server {} did not come back within {}: {}", server,
+                        format_seconds(options_.server_wait), error.what());
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  const Welcome& welcome = servers_[server].channel->welcome();
+  if (welcome.instance != servers_[server].instance)
+    raise<DataLoss>(
+        "parameter server {} was started again without its parameters: there is no checkpoint "
+        "to restore them from",
+        server);
+  if (welcome.posted + 1 < servers_[server].asked)
+    raise<Aborted>("parameter server {} took this worker for dead", server);
+  log_info("parameter server {} is back", server);
+  if (welcome.posted >= servers_[server].asked) return;
+  try {
+    repeat(server);
+  } catch (const PeerLost&) {
+    // Whoever uses it next finds out.
+  }
+}
+
+// The last request has not reached it, and with it perhaps the gradients.
+void ParameterClient::repeat(size_t server) {
+  Server& to = servers_[server];
+  if (to.request.kind == Request::Kind::kPush || to.request.kind == Request::Kind::kData ||
+      to.request.kind == Request::Kind::kInitialise) {
+    const auto& slices = placement_.slices(static_cast<int>(server));
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const float* data = delivered_[slices[i].variable];
+      to.channel->deliver(i, to.request.push.sequence, data == nullptr ? nullptr : data + slices[i].begin);
+    }
+  }
+  to.channel->post(to.asked, to.request);
+}
+
+std::shared_ptr<void> ParameterClient::allocate(size_t bytes) {
+  return {arena_->allocate(bytes), [arena = arena_](void* data) { arena->free(data); }};
+}
+
+// Servers of this host read what lies in the arena.
+const float* ParameterClient::reachable(size_t variable, const float* data) {
+  const size_t bytes = placement_.variables()[variable].count() * sizeof(float);
+  const auto here = [](const Server& server) { return server.channel && server.channel->parameters(); };
+  if (arena_->contains(data, bytes) || std::none_of(servers_.begin(), servers_.end(), here)) return data;
+  if (!staging_buffers_[variable]) staging_buffers_[variable] = allocate(bytes);
+  copy_bytes(staging_buffers_[variable].get(), data, bytes);
+  return static_cast<const float*>(staging_buffers_[variable].get());
+}
+
+void ParameterClient::deliver(size_t variable, const float* gradient) {
+  wait_consumed();
+  delivered_[variable] = gradient == nullptr ? nullptr : reachable(variable, gradient);
+  if (gradient == nullptr) return;
+  for (size_t server = 0; server < servers_.size(); ++server) {
+    const auto& slices = placement_.slices(static_cast<int>(server));
+    const auto found =
+        std::lower_bound(slices.begin(), slices.end(), variable,
+                         [](const Slice& slice, size_t value) { return slice.variable < value; });
+    if (found == slices.end() || found->variable != variable) continue;
+    try {
+      check_reached(server);
+      servers_[server].channel->deliver(static_cast<size_t>(found - slices.begin()), sequence_,
+                                        delivered_[variable] + found->begin);
+    } catch (const PeerLost&) {
+      // The push finds out, and says everything again.
+    }
+  }
+}
+
+// The leader last: what it lets others do, they may do at all.
+void ParameterClient::ask_all(Request request) {
+  for (size_t i = servers_.size(); i-- > 0;) {
+    servers_[i].request = request;
+    ++servers_[i].asked;
+    with(i, [&](Channel& channel) {
+      if (channel.welcome().posted < servers_[i].asked) channel.post(servers_[i].asked, request);
+      channel.wait_reply(servers_[i].asked);
+    });
+  }
+}
+
+void ParameterClient::initialise(std::span<const float* const> variables) {
+  for (size_t i = 0; i < variables.size(); ++i) deliver(i, variables[i]);
+  ask_all({.kind = Request::Kind::kInitialise, .push = {.sequence = sequence_}});
+  unconsumed_ = sequence_++;
+  wait_consumed();
+  std::fill(delivered_.begin(), delivered_.end(), nullptr);
+}
+
+Reply ParameterClient::ask(Request request) {
+  post(request);
+  return wait_reply();
+}
+
+void ParameterClient::post(Request request) {
+  Server& leader = servers_.front();
+  request.pull = 1;
+  leader.request = request;
+  ++leader.asked;
+  bool posted = false;
+  with(0, [&](Channel& channel) {
+    if (!posted) channel.post(leader.asked, request);
+    posted = true;
+  });
+}
+
+// When the link breaks, reconnect() has posted the request again.
+Reply ParameterClient::wait_reply() {
+  Reply reply;
+  with(0, [&](Channel& channel) { reply = channel.wait_reply(servers_.front().asked); });
+  pulled_with_reply_ = reply.kind != Reply::Kind::kTaken;
+  return reply;
+}
+
+Reply ParameterClient::enter() {
+  return ask({.kind = Request::Kind::kEnter});
+}
+
+Reply ParameterClient::push(Push push) {
+  push.sequence = sequence_;
+  for (size_t i = 1; i < servers_.size(); ++i) {
+    servers_[i].request = {.kind = Request::Kind::kData, .push = push};
+    ++servers_[i].asked;
+    with(i, [&](Channel& channel) { channel.post(servers_[i].asked, servers_[i].request); });
+  }
+  const Reply reply = ask({.kind = Request::Kind::kPush, .push = push});
+  for (size_t i = 1; i < servers_.size(); ++i)
+    with(i, [&](Channel& channel) { channel.wait_reply(servers_[i].asked); });
+  unconsumed_ = sequence_++;
+  std::fill(delivered_.begin(), delivered_.end(), nullptr);
+  return reply;
+}
+
+void ParameterClient::wait_consumed() {
+  if (unconsumed_ == 0) return;
+  for (size_t i = 0; i < servers_.size(); ++i)
+    with(i, [&](Channel& channel) { channel.wait_consumed(unconsumed_); });
+  unconsumed_ = 0;
+}
+
+Reply ParameterClient::finish_epoch() {
+  return ask({.kind = Request::Kind::kFinishEpoch});
+}
+
+void ParameterClient::post_finish_epoch() {
+  post({.kind = Request::Kind::kFinishEpoch});
+}
+
+Reply ParameterClient::wait_next_epoch() {
+  return wait_reply();
+}
+
+void ParameterClient::leave() {
+  ask_all({.kind = Request::Kind::kLeave});
+}
+
+int64_t ParameterClient::pull_from(size_t server, int64_t at_least, std::span<float* const> variables,
+                                   bool asked) {
+  auto& slices = servers_[server].slices;
+  slices.clear();
+  for (const auto& slice : placement_.slices(static_cast<int>(server)))
+    slices.push_back(variables[slice.variable] + slice.begin);
+  int64_t version = at_least;
+  with(server,
+       [&](Channel& channel) { version = channel.pull(at_least, slices, std::exchange(asked, false)); });
+  return version;
+}
+
+int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variables) {
+  const bool asked = std::exchange(pulled_with_reply_, false);
+  std::vector<int64_t> versions(servers_.size(), at_least);
+  std::vector<std::exception_ptr> errors(servers_.size());
+  const auto pull_one = [&](size_t server) {
+    try {
+      versions[server] = pull_from(server, at_least, variables, asked && server == 0);
+    } catch (...) {
+      errors[server] = std::current_exception();
+    }
+  };
+  if (pool_) {
+    pool_->run(servers_.size(), pull_one);
+  } else {
+    for (size_t server = 0; server < servers_.size(); ++server) pull_one(server);
+  }
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  wait_consumed();
+  return versions.front();
+}
+
+void ParameterClient::wait_version(int64_t at_least) {
+  with(0, [&](Channel& channel) { channel.wait_version(at_least); });
+  wait_consumed();
+}
+
+std::shared_ptr<const float> ParameterClient::parameters() const {
+  if (servers_.size() > 1) return nullptr;
+  check_reached(0);
+  return servers_.front().channel->parameters();
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,126 @@
+#pragma once
+
+// A worker's side of the parameter servers.
+//
+//   ParameterClient client({.endpoint = endpoint, .spec = spec, .worker = 1, .find_server = find_server});
+//   if (chief) client.initialise(variables);  // the first parameters; the others' enter() waits for them
+//   Reply reply = client.enter();             // a token
+//   int64_t version = client.pull(reply.version, variables);
+//   while (reply.kind == Reply::Kind::kBegin) {
+//     for (...) client.deliver(i, gradient);  // as backward finishes them
+//     reply = client.push({.step = reply.step, .version = version, .lr = 0.1});
+//     version = client.pull(reply.version, variables);
+//   }
+//   client.leave();
+//
+// A server that is gone is waited for, up to `server_wait`: when only the link broke, what was not answered
+// is said again, and counts once. One thread uses it. Calls throw PeerLost (a server did not come back),
+// DataLoss (it came back without its parameters), Refused, and what `check` throws.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "muster/net/arena.h"
+#include "muster/net/thread_pool.h"
+#include "muster/ps/client/channel.h"
+
+namespace muster::detail {
+
+class ParameterClient {
+ public:
+  struct Options {
+    std::shared_ptr<Endpoint> endpoint;
+    std::string job_id;
+    std::string model_id;
+    ModelSpec spec;
+    int worker = 0;
+    int incarnation = 0;
+    int sockets = 1;
+    bool encrypted = false;
+    std::chrono::milliseconds server_wait{std::chrono::seconds(30)};
+    /// Where a server is now; with a local name where memory is to be shared with it.
+    std::function<ServerAddress(int server, Deadline deadline)> find_server;
+    std::function<void()> check;  ///< called now and then while waiting; may throw
+  };
+
+  /// Reaches all servers.
+  explicit ParameterClient(Options options);
+  ~ParameterClient();
+  ParameterClient(const ParameterClient&) = delete;
+  ParameterClient& operator=(const ParameterClient&) = delete;
+
+  const Placement& placement() const { return placement_; }
+
+  /// Memory that servers of this host read in place; freed with the last reference.
+  std::shared_ptr<void> allocate(size_t bytes);
+
+  void initialise(std::span<const float* const> variables);
+  Reply enter();
+
+  /// The gradient of a variable, as it should be used. It must stay as it is until after the push one of
+  /// pull(), wait_version() and wait_consumed() has returned.
+  void deliver(size_t variable, const float* gradient);
+
+  /// Says that all gradients are there, and waits for leave to go on. The sequence is set here.
+  Reply push(Push push);
+
+  /// Until nobody reads the gradients of the last push any more.
+  void wait_consumed();
+
+  /// This worker has no more data: waits until all have none. post_finish_epoch() says so and does not wait;
+  /// the next call must be wait_next_epoch(), which does.
+  Reply finish_epoch();
+  void post_finish_epoch();
+  Reply wait_next_epoch();
+  void leave();
+
+  /// Copies the parameters of one version, not below `at_least`, and gives it. Each server's part is of one
+  /// version; with several servers all are at least this one.
+  int64_t pull(int64_t at_least, std::span<float* const> variables);
+
+  /// Where the parameters are on the only server, when it is on this host; else nullptr. They may be read
+  /// there, when the version is there that is asked for, as long as no update can come. Throws PeerLost when
+  /// the server did not come back.
+  void wait_version(int64_t at_least);
+  std::shared_ptr<const float> parameters() const;
+
+ private:
+  template <typename Action>
+  void with(size_t server, const Action& action);
+  void connect(size_t server, Deadline deadline);
+  void reconnect(size_t server, const std::string& why);
+  void repeat(size_t server);
+  void check_reached(size_t server) const;
+  int64_t pull_from(size_t server, int64_t at_least, std::span<float* const> variables, bool asked);
+  Reply ask(Request request);
+  void post(Request request);
+  Reply wait_reply();
+  void ask_all(Request request);
+  const float* reachable(size_t variable, const float* data);
+
+  struct Server {
+    std::unique_ptr<Channel> channel;
+    uint64_t instance = 0;
+    uint64_t asked = 0;          // requests
+    Request request;             // the last
+    std::vector<float*> slices;  // where a pull goes
+  };
+
+  const Options options_;
+  const Placement placement_;
+  const std::shared_ptr<Arena> arena_;
+  std::vector<Server> servers_;
+  uint64_t sequence_ = 1;                // of the next push
+  uint64_t unconsumed_ = 0;              // of the last push, while servers may read its gradients
+  std::vector<const float*> delivered_;  // of each variable, for the next push
+  std::vector<std::shared_ptr<void>> staging_buffers_;  // for gradients that lie outside of the arena
+  std::unique_ptr<ThreadPool> pool_;                    // pulls from several servers on other hosts at once
+  bool pulled_with_reply_ = false;                      // the leader sends parameters behind its last reply
+};
+
+}  // namespace muster::detail

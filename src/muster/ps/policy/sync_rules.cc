@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <tuple>
+
+#include "muster/ps/policy/mode_rules.h"
+
+namespace muster::detail {
+namespace {
+
+class SyncRules final : public ModeRules {
+ public:
+  SyncRules(PolicyState& state, const PhaseSpan& span)
+      : state_(state), span_(span), workers_(state.options.workers) {
+    const PolicyOptions& options = state.options;
+    const bool sync = span.mode == Mode::kSync;
+    if (sync && options.aggregate > 0) aggregate_ = options.aggregate;
+    tokens_ = sync && options.init_tokens > 0 ? options.init_tokens : std::max(workers_, aggregate_);
+  }
+
+  void receive(int worker, const Push& push) override {
+    if (push.step < state_.step) return state_.drop(worker, push, Answer::Outcome::kDropped);
+    const bool first = std::ranges::all_of(gradients_, [](const Gradient& other) { return other.push.skip; });
+    gradients_.push_back({worker, push, /*taken=*/push.skip});
+    if (push.skip) return state_.drop(worker, push, Answer::Outcome::kSkipped);
+    if (first) unit_ = push.weight;
+    // Of an update that is yet to come, unless the worker waits for it.
+    state_.worker(worker).next_answer = {
+        .outcome = Answer::Outcome::kApplied, .loss = push.loss, .total = push.total};
+  }
+
+  void settle() override {
+    if (count() >= needed(state_.active() + state_.expected())) update();
+    for (int worker = 0; worker < workers_; ++worker) {
+      if (!state_.worker(worker).living()) release(worker);
+    }
+  }
+
+  // Those who have no gradient here come first.
+  bool may_begin(int worker) const override {
+    int free = tokens() - held() - count();
+    for (int other = 0; other < workers_ && has_gradient(worker); ++other) {
+      if (state_.worker(other).status == WorkerState::Status::kWaiting && !has_gradient(other)) --free;
+    }
+    return free > 0;
+  }
+
+  void release(int worker) override {
+    std::vector<Source> sources;
+    for (Gradient& gradient : gradients_) {
+      if (gradient.worker != worker || gradient.taken) continue;
+      sources.push_back(state_.source(worker, gradient.push, unit_));
+      gradient.taken = true;
+    }
+    if (!sources.empty()) state_.add_command(Command::Kind::kAccumulate, sources);
+  }
+
+  int needed(int workers) const override {
+    return aggregate_ > workers_ ? aggregate_ : std::max(1, std::min(aggregate_, workers));
+  }
+
+ private:
+  struct Gradient {
+    int worker = 0;
+    Push push;
+    bool taken = false;  ///< by a command: accumulated, or dropped since it is to be skipped
+  };
+
+  // What the gradients of a step come to.
+  struct Sums {
+    double total = 0;
+    double loss = 0;      // times total
+    int64_t advance = 1;  // of the one that went farthest
+  };
+
+  int count() const { return static_cast<int>(gradients_.size()); }
+
+  bool has_gradient(int worker) const {
+    return std::ranges::count(gradients_, worker, &Gradient::worker) > 0;
+  }
+
+  // Of this step: how many workers hold one, and how many there may be in all. Where one gradient of each
+  // worker makes an update, that of a worker which is not active is kept for it: a gradient more from another
+  // would come too late.
+  int held() const {
+    return static_cast<int>(std::ranges::count(
+        state_.workers, state_.step, [](const WorkerState& worker) { return worker.token.value_or(-1); }));
+  }
+  int tokens() const {
+    if (aggregate_ > workers_) return tokens_;
+    return std::max(needed(state_.active()), tokens_ - (workers_ - state_.active()));
+  }
+
+  void update() {
+    std::ranges::stable_sort(gradients_, {}, [](const Gradient& gradient) {
+      return std::tuple(gradient.worker, gradient.push.sequence);
+    });
+    const Sums sums = add_up();
+    state_.step += std::min(span_.end - state_.step, span_.mode == Mode::kLocal ? sums.advance : 1);
+    if (sums.total > 0) {
+      apply(sums);
+    } else {
+      state_.add_command(Command::Kind::kDrop, {});
+    }
+    gradients_.clear();
+    tokens_ = std::max(workers_, aggregate_);
+  }
+
+  Sums add_up() const {
+    Sums sums;
+    for (const auto& [worker, push, taken] : gradients_) {
+      sums.advance = std::max(sums.advance, push.advance);
+      if (push.skip) continue;
+      sums.total += push.total;
+      sums.loss += push.loss * push.total;
+    }
+    return sums;
+  }
+
+  void apply(const Sums& sums) {
+    std::vector<Source> sources;
+    const Push* first = nullptr;
+    for (const auto& [worker, push, taken] : gradients_) {
+      if (push.skip) continue;
+      if (first == nullptr) first = &push;
+      ++state_.counts[worker].applied;
+      if (taken) continue;
+      sources.push_back(state_.source(worker, push, unit_));
+      state_.worker(worker).next_answer = {.outcome = Answer::Outcome::kApplied,
+                                           .staleness = state_.version - push.version,
+                                           .loss = sums.loss / sums.total,
+                                           .total = sums.total};
+    }
+    ++state_.version;
+    Command& command = state_.add_command(Command::Kind::kApply, std::move(sources));
+    command.divisor = sums.total / unit_;
+    command.lr = first->lr;
+    command.gradient_scale = first->gradient_scale;
+  }
+
+  PolicyState& state_;
+  const PhaseSpan span_;
+  const int workers_;
+  int aggregate_ = workers_;
+  double unit_ = 1;                  // what weights are counted in: that of the step's first gradient
+  int tokens_ = 0;                   // that carry this step
+  std::vector<Gradient> gradients_;  // for this step
+};
+
+}  // namespace
+
+std::unique_ptr<ModeRules> sync_rules(PolicyState& state, const PhaseSpan& span) {
+  return std::make_unique<SyncRules>(state, span);
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,205 @@
+#include "muster/ps/server/acceptor.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/random.h"
+#include "muster/ps/stopped.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kHandshake = 5s;
+constexpr int kAcceptThreads = 4;  // so that a connection on which nothing comes keeps nobody out
+constexpr auto kLook = 50ms;
+constexpr uint32_t kMostSockets = 64;
+
+void reject(Connection& connection, const std::string& reason) {
+  log_warning("refused {}: {}", connection.peer(), reason);
+  refuse(connection, reason);
+}
+
+}  // namespace
+
+Acceptor::Acceptor(Options options) : options_(std::move(options)), instance_(random_number()) {
+  for (int i = 0; i < kAcceptThreads; ++i) start(&Acceptor::accept_workers);
+  start(&Acceptor::watch);
+}
+
+Acceptor::~Acceptor() {
+  stopping_ = true;
+  for (auto& thread : threads_) thread.join();
+}
+
+void Acceptor::start(void (Acceptor::*body)()) {
+  threads_.emplace_back([this, body, task = log_task()] {
+    const ScopedLogTask scope(task);
+    try {
+      (this->*body)();
+    } catch (const Stopped&) {
+    } catch (...) {
+      options_.events.put(std::current_exception());
+    }
+  });
+}
+
+void Acceptor::check() const {
+  if (stopping_.load()) throw Stopped{};
+}
+
+void Acceptor::close(const std::shared_ptr<Session>& session) {
+  {
+    const MutexLock lock(mutex_);
+    const auto watched = watched_.find(session->worker);
+    if (watched != watched_.end() && watched->second.session == session) watched_.erase(watched);
+    const auto remote = remotes_.find(session->worker);
+    if (remote != remotes_.end() && remote->second.remote == session->remote) remotes_.erase(remote);
+  }
+  if (session->remote) session->remote->close();
+}
+
+void Acceptor::accept_workers() {
+  const std::string channel_name = worker_channel_name(options_.job_id, options_.model_id);
+  for (;;) {
+    Connection connection = options_.endpoint->accept(channel_name, Deadline::never(), [this] { check(); });
+    try {
+      accept(std::move(connection));
+    } catch (const Error& error) {
+      log_warning("a worker could not be accepted: {}", error.what());
+    }
+  }
+}
+
+void Acceptor::accept(Connection connection) {
+  const auto deadline = Deadline::after(kHandshake);
+  Hello hello;
+  connection.receive(&hello, sizeof(hello), deadline, [this] { check(); });
+  std::shared_ptr<Arena> arena;
+  if (hello.shares_memory != 0) arena = Arena::open(connection.receive_descriptor(deadline));
+  if (const std::string reason = reason_to_reject(hello); !reason.empty()) return reject(connection, reason);
+  if (hello.shares_memory != 0) {
+    accept_local(std::move(connection), hello, std::move(arena), deadline);
+  } else {
+    accept_remote(std::move(connection), hello, deadline);
+  }
+}
+
+std::string Acceptor::reason_to_reject(const Hello& hello) {
+  if (hello.version != kSessionProtocolVersion) return "the parameter server is of another build of Muster";
+  if (hello.spec != options_.spec.fingerprint())
+    return "the parameter servers train another model, or in another way";
+  if (hello.worker < 0 || hello.worker >= options_.spec.policy.workers)
+    return fmt::format("this job has no worker {}", hello.worker);
+  if (hello.sockets < 1 || hello.sockets > kMostSockets)
+    return fmt::format("worker {} wants {} sockets; expected 1 to {}", hello.worker, hello.sockets,
+                       kMostSockets);
+  const MutexLock lock(mutex_);
+  int& newest = newest_.try_emplace(hello.worker, hello.incarnation).first->second;
+  if (hello.incarnation < newest)
+    return fmt::format("worker {} was started again: this is an older one", hello.worker);
+  newest = hello.incarnation;
+  return "";
+}
+
+void Acceptor::accept_local(Connection connection, const Hello& hello, std::shared_ptr<Arena> arena,
+                            Deadline deadline) {
+  const size_t bytes = SessionSlot::bytes(options_.slices.size());
+  if (hello.slot % 64 != 0 || hello.slot > arena->capacity() || arena->capacity() - hello.slot < bytes)
+    return reject(connection, "its session slot lies outside of the arena");
+  auto session =
+      std::make_shared<Session>(Session{.worker = hello.worker,
+                                        .incarnation = hello.incarnation,
+                                        .slot = reinterpret_cast<SessionSlot*>(arena->at(hello.slot)),
+                                        .base = arena->at(0),
+                                        .capacity = arena->capacity(),
+                                        .arena = arena});
+  const Welcome welcome = {.initialised = options_.initialised.load() ? 1U : 0U,
+                           .instance = instance_,
+                           .store = options_.arena.offset_of(&options_.view.begun()),
+                           .doorbell = options_.doorbell_arena.offset_of(&options_.doorbell)};
+  connection.send(&welcome, sizeof(welcome), deadline);
+  connection.send_descriptor(options_.arena.fd(), deadline);
+  connection.send_descriptor(options_.doorbell_arena.fd(), deadline);
+  const MutexLock lock(mutex_);
+  watched_[hello.worker] = {std::move(connection), session};
+  options_.events.put(std::move(session));
+}
+
+std::shared_ptr<RemoteWorker> Acceptor::known_remote(const Hello& hello) const {
+  const MutexLock lock(mutex_);
+  const auto found = remotes_.find(hello.worker);
+  return found != remotes_.end() && found->second.incarnation == hello.incarnation ? found->second.remote
+                                                                                   : nullptr;
+}
+
+void Acceptor::accept_remote(Connection connection, const Hello& hello, Deadline deadline) {
+  std::shared_ptr<RemoteWorker> remote = known_remote(hello);
+  const bool again = remote != nullptr;
+  if (again) {
+    remote->detach();  // what it has received is counted now
+  } else {
+    remote =
+        std::make_shared<RemoteWorker>(RemoteWorker::Options{.name = fmt::format("worker {}", hello.worker),
+                                                             .view = options_.view,
+                                                             .doorbell = options_.doorbell,
+                                                             .slices = options_.slices,
+                                                             .wire_dtype = options_.spec.wire_dtype,
+                                                             .spin_policy = options_.spin_policy});
+  }
+  const Welcome welcome = {.initialised = options_.initialised.load() ? 1U : 0U,
+                           .instance = instance_,
+                           .posted = remote->slot().posted.load(),
+                           .answered = remote->slot().answered.load()};
+  connection.send(&welcome, sizeof(welcome), deadline);
+  std::vector<Connection> connections;
+  connections.push_back(std::move(connection));
+  for (uint32_t i = 1; i < hello.sockets; ++i)
+    connections.push_back(options_.endpoint->accept(
+        socket_channel_name(options_.job_id, options_.model_id, hello, i), deadline, [this] { check(); }));
+  if (!again) {
+    auto session = std::make_shared<Session>(Session{.worker = hello.worker,
+                                                     .incarnation = hello.incarnation,
+                                                     .slot = &remote->slot(),
+                                                     .base = remote->base(),
+                                                     .capacity = remote->capacity(),
+                                                     .remote = remote});
+    const MutexLock lock(mutex_);
+    remotes_[hello.worker] = {remote, hello.incarnation};
+    options_.events.put(std::move(session));
+  }
+  // Only now: it reads as soon as it is attached, and an update waits for those it knows of.
+  remote->attach(std::make_unique<BlockingLink>(std::move(connections), options_.encrypted));
+}
+
+void Acceptor::watch() {
+  for (;;) {
+    check();
+    std::vector<pollfd> waits;
+    std::vector<std::shared_ptr<Session>> who;
+    {
+      const MutexLock lock(mutex_);
+      for (const auto& [worker, watched] : watched_) {
+        waits.push_back({.fd = watched.connection.fd(), .events = POLLIN, .revents = 0});
+        who.push_back(watched.session);
+      }
+    }
+    poll(waits.data(), waits.size(), static_cast<int>(std::chrono::milliseconds(kLook).count()));
+    const MutexLock lock(mutex_);
+    for (size_t i = 0; i < waits.size(); ++i) {
+      if (waits[i].revents == 0) continue;
+      const auto found = watched_.find(who[i]->worker);
+      if (found == watched_.end() || found->second.session != who[i]) continue;
+      watched_.erase(found);  // whatever it says, it should not
+      options_.events.put(EventQueue::Failure{who[i]->worker, who[i]->incarnation});
+    }
+  }
+}
+
+}  // namespace muster::detail

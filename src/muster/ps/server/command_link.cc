@@ -1,0 +1,51 @@
+#include "muster/ps/server/command_link.h"
+
+#include <cstring>
+
+#include "muster/base/error.h"
+
+namespace muster::detail {
+namespace {
+
+constexpr uint32_t kMostSources = 1'000'000;
+
+struct Head {
+  Command::Kind kind = Command::Kind::kApply;
+  uint32_t sources = 0;
+  double divisor = 1;
+  double lr = 0;
+  double gradient_scale = 1;
+  int64_t version = 0;
+  int64_t step = 0;
+};
+
+}  // namespace
+
+void send_command(Connection& connection, const Command& command, Deadline deadline) {
+  const Head head = {command.kind,
+                     static_cast<uint32_t>(command.sources.size()),
+                     command.divisor,
+                     command.lr,
+                     command.gradient_scale,
+                     command.version,
+                     command.step};
+  std::vector<std::byte> bytes(sizeof(head) + command.sources.size() * sizeof(Source));
+  std::memcpy(bytes.data(), &head, sizeof(head));
+  std::memcpy(bytes.data() + sizeof(head), command.sources.data(), command.sources.size() * sizeof(Source));
+  connection.send(bytes.data(), bytes.size(), deadline);
+}
+
+Command receive_command(Connection& connection, const std::function<void()>& check) {
+  Head head;
+  connection.receive(&head, sizeof(head), Deadline::never(), check);
+  if (head.kind > Command::Kind::kDrop || head.sources > kMostSources)
+    throw DataLoss("the leader sent what is no command");
+  Command command = {
+      head.kind, std::vector<Source>(head.sources), head.divisor, head.lr, head.gradient_scale, head.version,
+      head.step};
+  connection.receive(command.sources.data(), command.sources.size() * sizeof(Source), Deadline::never(),
+                     check);
+  return command;
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,476 @@
+#include "muster/ps/server/parameter_server.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <set>
+#include <thread>
+#include <variant>
+
+#include "muster/base/cpu.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/mutex.h"
+#include "muster/net/arena.h"
+#include "muster/optim/rules.h"
+#include "muster/ps/server/acceptor.h"
+#include "muster/ps/server/command_link.h"
+#include "muster/ps/server/event_queue.h"
+#include "muster/ps/server/parameter_store.h"
+#include "muster/ps/server/session_table.h"
+#include "muster/ps/session_protocol.h"
+#include "muster/ps/stopped.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = Deadline::Clock;
+
+constexpr auto kSending = 5s;    // a command
+constexpr auto kReconnect = 1s;  // a link that breaks may come back within
+constexpr auto kReports = 100ms;
+constexpr int kMostThreads = 4;
+constexpr size_t kMostGradients =
+    2;  // of a worker that wait for a command: as many as a RemoteWorker has room for
+
+}  // namespace
+
+class ParameterServer::Impl {
+ public:
+  explicit Impl(Options options)
+      : options_(std::move(options)),
+        placement_(options_.spec.variables, options_.spec.servers, options_.spec.placement),
+        slices_(placement_.slices(options_.server)),
+        spin_policy_(SpinPolicy::of(options_.spec.policy.workers + options_.spec.servers, available_cores())),
+        arena_(Arena::create()),
+        doorbell_arena_(Arena::create(size_t{1} << 16)),
+        view_(placement_, options_.server,
+              static_cast<std::byte*>(arena_->allocate(StoreView::bytes(placement_, options_.server)))),
+        doorbell_(*new (doorbell_arena_->allocate(sizeof(Doorbell))) Doorbell),
+        store_({.placement = placement_,
+                .server = options_.server,
+                .rule = parse_rule(options_.spec.rule),
+                .clip_norm = options_.spec.clip_norm,
+                .check_finite = options_.spec.stop_at_nan,
+                .threads = std::min(kMostThreads, available_cores())},
+               view_),
+        events_(doorbell_) {
+    if (is_leader()) policy_.emplace(options_.spec.policy);
+    acceptor_.emplace(Acceptor::Options{.endpoint = options_.endpoint,
+                                        .job_id = options_.job_id,
+                                        .model_id = options_.model_id,
+                                        .spec = options_.spec,
+                                        .encrypted = options_.encrypted,
+                                        .slices = slices_,
+                                        .view = view_,
+                                        .arena = *arena_,
+                                        .doorbell = doorbell_,
+                                        .doorbell_arena = *doorbell_arena_,
+                                        .initialised = initialised_,
+                                        .spin_policy = spin_policy_,
+                                        .events = events_});
+    start(&Impl::work);
+    if (!is_leader()) start(&Impl::follow);
+  }
+
+  ~Impl() {
+    stopping_.exchange(true);
+    wake(doorbell_);
+    for (auto& thread : threads_) thread.join();
+  }
+
+  void report_failure(int worker, int incarnation) { events_.put(EventQueue::Failure{worker, incarnation}); }
+
+  Progress progress() const {
+    const MutexLock lock(mutex_);
+    return progress_;
+  }
+
+ private:
+  using Action = std::variant<Command, Answer>;
+
+  bool is_leader() const { return options_.server == 0; }
+
+  void start(void (Impl::*body)()) {
+    threads_.emplace_back([this, body, task = log_task()] {
+      const ScopedLogTask scope(task);
+      try {
+        (this->*body)();
+      } catch (const Stopped&) {
+      } catch (const std::exception& error) {
+        const MutexLock lock(mutex_);
+        progress_.error = error.what();
+      }
+    });
+  }
+
+  void check() const {
+    if (stopping_.load()) throw Stopped{};
+  }
+
+  // ---- The thread that works.
+
+  void work() {
+    if (is_leader()) reach_followers();
+    for (;;) {
+      wait_until(
+          doorbell_, spin_policy_, [this] { return stopping_.load() || has_work(); },
+          [this] { check_links(); });
+      check();
+      take_events();
+      take_requests();
+      run_actions();
+      report_progress();
+    }
+  }
+
+  // A worker that asks what makes no sense is done with.
+  void take_requests() {
+    std::vector<int> confused;
+    for (const auto& [worker, session] : sessions_.all()) {
+      if (session->slot->posted.load() == session->seen) continue;
+      try {
+        take_request(*session);
+      } catch (const InvalidArgument& error) {
+        log_warning("worker {} is given up: {}", worker, error.what());
+        confused.push_back(worker);
+      }
+    }
+    for (const int worker : confused) remove(worker);
+  }
+
+  bool has_work() const {
+    return !events_.empty() ||
+           std::any_of(sessions_.all().begin(), sessions_.all().end(), [](const auto& entry) {
+             return entry.second->slot->posted.load() != entry.second->seen;
+           });
+  }
+
+  void take_events() {
+    EventQueue::Events events = events_.take();
+    for (const auto& failure : events.failures) {
+      const Session* session = sessions_.find(failure.worker);
+      if (session == nullptr) {
+        fail_in_policy(failure.worker);
+      } else if (session->incarnation <= failure.incarnation) {
+        remove(failure.worker);
+      }
+    }
+    for (auto& session : events.new_sessions) {
+      remove(session->worker);
+      left_.erase(session->worker);
+      sessions_.add(std::move(session));
+    }
+    for (auto& command : events.commands) actions_.emplace_back(std::move(command));
+  }
+
+  // While there is nothing to do: links of other hosts may be gone for good.
+  void check_links() {
+    std::vector<int> gone;
+    for (const auto& [worker, session] : sessions_.all()) {
+      if (!session->remote) continue;
+      const auto since = session->remote->gone_since();
+      if (since && Clock::now() - *since > kReconnect) gone.push_back(worker);
+    }
+    for (const int worker : gone) remove(worker);
+    if (!gone.empty()) run_actions();
+    report_progress();
+  }
+
+  void remove(int worker) {
+    const auto session = sessions_.remove(worker);
+    if (!session) return;
+    acceptor_->close(session);
+    std::erase(waiting_to_enter_, worker);
+    fail_in_policy(worker);
+  }
+
+  // Also one that never entered: the others would wait for it.
+  void fail_in_policy(int worker) {
+    entered_.erase(worker);
+    if (policy_) decide(policy_->fail(worker));
+  }
+
+  SliceData data_of(const Session& session) const {
+    SliceData data(slices_.size(), nullptr);
+    for (size_t i = 0; i < slices_.size(); ++i) {
+      const uint64_t offset = session.slot->offsets()[i];
+      if (offset == 0) continue;
+      if (offset % sizeof(float) != 0 || offset > session.capacity ||
+          session.capacity - offset < slices_[i].count * sizeof(float)) {
+        log_warning("worker {} says that a gradient lies where none can: it is left out", session.worker);
+        continue;
+      }
+      data[i] = reinterpret_cast<const float*>(session.base + offset);
+    }
+    return data;
+  }
+
+  void take_request(Session& session) {
+    session.seen = session.slot->posted.load();
+    const Request request = session.slot->request;
+    if (!is_request(request)) raise<InvalidArgument>("it asks for what does not exist");
+    switch (request.kind) {
+      case Request::Kind::kInitialise:
+        if (!session.data.empty()) raise<InvalidArgument>("it initialises with gradients that are in use");
+        initialise(session);
+        session.slot->consumed.exchange(request.push.sequence);
+        return reply(session, {.kind = Reply::Kind::kTaken});
+      case Request::Kind::kData:
+        if (policy_ || session.data.size() >= kMostGradients)
+          raise<InvalidArgument>("it sends gradients that it does not push");
+        session.data[request.push.sequence] = data_of(session);
+        return reply(session, {.kind = Reply::Kind::kTaken});
+      case Request::Kind::kLeave:
+        reply(session, {.kind = Reply::Kind::kTaken});
+        left_.insert(session.worker);
+        if (policy_ && entered_.erase(session.worker) > 0) decide(policy_->leave(session.worker));
+        return;
+      default:
+        break;
+    }
+    if (!policy_) {
+      log_warning("worker {} asked this server what only the leader decides", session.worker);
+      return reply(session, {.kind = Reply::Kind::kDone});
+    }
+    if (request.kind == Request::Kind::kEnter) {
+      waiting_to_enter_.push_back(session.worker);
+      return admit_waiting();
+    }
+    if (!entered_.contains(session.worker)) return reply(session, {.kind = Reply::Kind::kDone});
+    if (request.kind == Request::Kind::kPush) {
+      if (request.push.sequence <= session.pushed)
+        raise<InvalidArgument>("it pushes gradient {} again", request.push.sequence);
+      decide(policy_->push(session.worker, request.push));
+      session.pushed = request.push.sequence;
+      session.data[session.pushed] = data_of(session);
+    } else {
+      decide(policy_->finish_epoch(session.worker));
+    }
+  }
+
+  void initialise(const Session& session) {
+    if (initialised_.load()) return;  // a chief that was restarted: training goes on from here
+    store_.initialise(data_of(session));
+    initialised_ = true;
+    admit_waiting();
+  }
+
+  // Nobody begins before there are parameters.
+  void admit_waiting() {
+    if (!initialised_.load()) return;
+    for (const int worker : std::exchange(waiting_to_enter_, {})) {
+      entered_.insert(worker);
+      decide(policy_->enter(worker, sessions_.find(worker)->incarnation));
+    }
+  }
+
+  void decide(Decision decision) {
+    for (auto& command : decision.commands) {
+      for (auto& follower : followers_) send_to(follower, command);
+      actions_.emplace_back(std::move(command));
+    }
+    for (auto& answer : decision.answers) actions_.emplace_back(answer);
+  }
+
+  void send_to(Connection& follower, const Command& command) {
+    try {
+      send_command(follower, command, Deadline::after(kSending));
+    } catch (const PeerLost& error) {
+      raise<DataLoss>(
+          "parameter server {} is gone, and its parameters with it: there is no checkpoint to restore them "
+          "from ({})",
+          1 + (&follower - followers_.data()), error.what());
+    }
+  }
+
+  void run_actions() {
+    while (!actions_.empty()) {
+      if (const auto* answer = std::get_if<Answer>(&actions_.front())) {
+        send_answer(*answer);
+        actions_.pop_front();
+        continue;
+      }
+      const Command command = std::get<Command>(actions_.front());
+      if (!sessions_.are_ready(command)) return;
+      actions_.pop_front();
+      carry_out(command);
+    }
+  }
+
+  void send_answer(const Answer& answer) {
+    Session* session = sessions_.find(answer.worker);
+    if (session == nullptr) return;
+    reply(*session, {.kind = answer.kind == Answer::Kind::kDone ? Reply::Kind::kDone : Reply::Kind::kBegin,
+                     .mode = answer.mode,
+                     .outcome = answer.outcome,
+                     .step = answer.step,
+                     .version = answer.version,
+                     .samples = answer.samples,
+                     .staleness = answer.staleness,
+                     .loss = answer.loss,
+                     .total = answer.total});
+  }
+
+  void reply(Session& session, const Reply& reply) {
+    session.slot->reply = reply;
+    session.slot->answered.exchange(session.seen);
+    wake(session.slot->doorbell);
+  }
+
+  void carry_out(const Command& command) {
+    std::vector<ParameterStore::WeightedData> sources;
+    for (const auto& source : command.sources) {
+      const Session* session = sessions_.holder_of(source);
+      if (session == nullptr) {
+        log_warning("worker {} died before its gradient reached this server: it is left out", source.worker);
+        continue;
+      }
+      sources.push_back({&session->data.at(source.sequence), source.weight});
+    }
+    if (command.kind == Command::Kind::kAccumulate) {
+      for (const auto& source : sources) store_.accumulate(source);
+    } else if (command.kind == Command::Kind::kApply) {
+      apply(command, std::move(sources));
+    }
+    sessions_.release(command);
+  }
+
+  void apply(const Command& command, std::vector<ParameterStore::WeightedData> sources) {
+    view_.announced().exchange(command.version);
+    wait_for_readers(command.version);
+    view_.begun().exchange(command.version);
+    // Who waits for this update may follow it while it is being made.
+    while (!actions_.empty() && std::holds_alternative<Answer>(actions_.front())) {
+      send_answer(std::get<Answer>(actions_.front()));
+      actions_.pop_front();
+    }
+    store_.apply({.sources = std::move(sources),
+                  .divisor = command.divisor,
+                  .lr = command.lr,
+                  .gradient_scale = command.gradient_scale,
+                  .version = command.version},
+                 [this](size_t) { wake_workers(); });
+    step_ = command.step;
+    version_ = command.version;
+    wake_workers();
+  }
+
+  void wake_workers() {
+    for (const auto& [worker, session] : sessions_.all()) wake(session->slot->doorbell);
+  }
+
+  // Of older versions, also of those who have come just now. Who comes later sees what was announced.
+  void wait_for_readers(int64_t version) {
+    const auto newcomers = events_.new_sessions();
+    const auto reads = [version](const Session& session) {
+      const int64_t reading = session.slot->reading.load();
+      return reading != 0 && reading <= version;
+    };
+    const auto nobody_reads = [&] {
+      return std::none_of(sessions_.all().begin(), sessions_.all().end(),
+                          [&](const auto& entry) { return reads(*entry.second); }) &&
+             std::none_of(newcomers.begin(), newcomers.end(),
+                          [&](const auto& session) { return reads(*session); });
+    };
+    if (nobody_reads()) return;
+    const auto until = Clock::now() + options_.reader_timeout;
+    wait_until(
+        doorbell_, spin_policy_, [&] { return nobody_reads() || Clock::now() > until || stopping_.load(); },
+        [] {});
+  }
+
+  void report_progress() {
+    if (is_leader()) step_ = policy_->step();
+    const MutexLock lock(mutex_);
+    progress_.step = step_;
+    progress_.version = version_;
+    progress_.over = is_over();
+    if (const auto now = Clock::now(); policy_ && (entered_.size() != reported_ || now > next_report_)) {
+      progress_.report = policy_->report();
+      reported_ = entered_.size();
+      next_report_ = now + kReports;
+    }
+  }
+
+  // A worker that died is not done: it may be started again. The leader, to which workers say it last, may
+  // have commands for the followers until it ends.
+  bool is_over() const {
+    return left_.size() == static_cast<size_t>(options_.spec.policy.workers) &&
+           (is_leader() || !has_leader_.load());
+  }
+
+  // ---- The leader and its followers.
+
+  void reach_followers() {
+    for (int server = 1; server < options_.spec.servers; ++server) {
+      const auto deadline = Deadline::after(1min);
+      const ServerAddress where = options_.find_server(server, deadline);
+      const std::string channel_name = command_channel_name(options_.job_id, options_.model_id);
+      followers_.push_back(where.local_name.empty()
+                               ? options_.endpoint->connect(where.address, channel_name, deadline)
+                               : options_.endpoint->connect_local(where.local_name, channel_name, deadline));
+    }
+  }
+
+  void follow() {
+    for (;;) {
+      Connection leader = options_.endpoint->accept(command_channel_name(options_.job_id, options_.model_id),
+                                                    Deadline::never(), [this] { check(); });
+      has_leader_ = true;
+      try {
+        for (;;) events_.put(receive_command(leader, [this] { check(); }));
+      } catch (const PeerLost&) {
+        log_debug("the leader is gone");
+      }
+      has_leader_ = false;
+    }
+  }
+
+  const Options options_;
+  const Placement placement_;
+  const std::vector<Slice>& slices_;
+  const SpinPolicy spin_policy_;
+  const std::shared_ptr<Arena> arena_;           // of the parameters: workers only read it
+  const std::shared_ptr<Arena> doorbell_arena_;  // of the doorbell: workers ring it
+  StoreView view_;
+  Doorbell& doorbell_;
+  ParameterStore store_;
+  EventQueue events_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> initialised_{false};
+  std::atomic<bool> has_leader_{true};  // of a follower: it may get commands
+
+  // Of the thread that works.
+  std::optional<UpdatePolicy> policy_;  // of the leader
+  SessionTable sessions_;
+  std::set<int> entered_;
+  std::set<int> left_;  // who has taken its leave, and not come again
+  std::vector<int> waiting_to_enter_;
+  std::deque<Action> actions_;
+  std::vector<Connection> followers_;
+  int64_t step_ = 0;
+  int64_t version_ = 0;
+  size_t reported_ = 0;  // how many had entered at the last report
+  Clock::time_point next_report_;
+
+  mutable Mutex mutex_;
+  Progress progress_ MUSTER_GUARDED_BY(mutex_);
+
+  std::optional<Acceptor> acceptor_;
+  std::vector<std::thread> threads_;
+};
+
+ParameterServer::ParameterServer(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+ParameterServer::~ParameterServer() = default;
+
+void ParameterServer::report_failure(int worker, int incarnation) {
+  impl_->report_failure(worker, incarnation);
+}
+
+ParameterServer::Progress ParameterServer::progress() const {
+  return impl_->progress();
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,181 @@
+#include "muster/ps/server/parameter_store.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/copy.h"
+#include "muster/base/error.h"
+
+namespace muster::detail {
+namespace {
+
+// A tile: so many elements of a chunk are summed and then used while they are in the first-level cache.
+constexpr size_t kTile = size_t{4} * 1024;
+
+// Below this many elements, waking another thread costs more than it saves.
+constexpr size_t kWorthAPool = size_t{128} * 1024;
+
+size_t elements_of(const std::vector<Slice>& slices) {
+  size_t count = 0;
+  for (const auto& slice : slices) count += slice.count;
+  return count;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const Options& options, StoreView& view)
+    : options_(options),
+      view_(view),
+      slices_(options_.placement.slices(options_.server)),
+      accumulated_(slices_.size(), false),
+      updates_(slices_.size(), 0),
+      pool_(elements_of(slices_) < kWorthAPool ? 1 : options_.threads) {
+  const size_t extent = options_.placement.extent(options_.server);
+  for (size_t i = 0; i < options_.rule->states(); ++i) state_[i] = std::make_unique<float[]>(extent);
+}
+
+void ParameterStore::initialise(const SliceData& parameters) {
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if (parameters[i] != nullptr)
+      copy_bytes(view_.parameters() + slices_[i].offset, parameters[i], slices_[i].count * sizeof(float));
+  }
+}
+
+float* ParameterStore::sums() {
+  if (!sums_) sums_ = std::make_unique<float[]>(options_.placement.extent(options_.server));
+  return sums_.get();
+}
+
+void ParameterStore::accumulate(const WeightedData& source) {
+  float* sum = sums();
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if ((*source.data)[i] == nullptr) continue;
+    float* mine = sum + slices_[i].offset;
+    const std::array<WeightedSource, 2> both = {WeightedSource{mine, 1},
+                                                WeightedSource{(*source.data)[i], source.weight}};
+    add_up(DType::kFloat32, accumulated_[i] ? std::span(both) : std::span(both).last(1), mine,
+           slices_[i].count);
+    accumulated_[i] = true;
+  }
+}
+
+bool ParameterStore::touched(const Update& update, size_t slice) const {
+  return accumulated_[slice] ||
+         std::any_of(update.sources.begin(), update.sources.end(),
+                     [&](const WeightedData& source) { return (*source.data)[slice] != nullptr; });
+}
+
+std::vector<WeightedSource> ParameterStore::sources_of(const Update& update, const Chunk& chunk) const {
+  std::vector<WeightedSource> sources;
+  if (accumulated_[chunk.slice]) sources.push_back({sums_.get() + chunk.offset, 1});
+  for (const auto& [data, weight] : update.sources) {
+    if ((*data)[chunk.slice] != nullptr) sources.push_back({(*data)[chunk.slice] + chunk.begin, weight});
+  }
+  return sources;
+}
+
+UpdateRange ParameterStore::range_of(const Chunk& chunk, const float* gradient) const {
+  UpdateRange range = {
+      .parameter = view_.parameters() + chunk.offset, .gradient = gradient, .count = chunk.count};
+  for (size_t i = 0; i < options_.rule->states(); ++i) range.states[i] = state_[i].get() + chunk.offset;
+  return range;
+}
+
+UpdateNow ParameterStore::now_of(const Update& update, const Chunk& chunk) const {
+  const auto& variable = options_.placement.variables()[slices_[chunk.slice].variable];
+  return {.step = updates_[chunk.slice] + 1,
+          .lr = update.lr * variable.group.lr_factor,
+          .gradient_scale = update.gradient_scale / update.divisor,
+          .adapt = variable.shape.size() > 1,
+          .weight_decay = variable.group.weight_decay};
+}
+
+// The check reads what the update has just brought into a cache.
+void ParameterStore::update_range(const Chunk& chunk, const float* gradient, const UpdateNow& now) {
+  options_.rule->apply(range_of(chunk, gradient), now);
+  if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, gradient, chunk.count)))
+    not_finite_ = chunk.slice;
+}
+
+void ParameterStore::apply_at_once(const Update& update, const Chunk& chunk) {
+  const auto sources = sources_of(update, chunk);
+  if (sources.empty()) return;
+  const UpdateNow now = now_of(update, chunk);
+  const bool as_it_is = sources.size() == 1 && sources.front().weight == 1;
+  alignas(64) std::array<float, kTile> sum;
+  std::vector<WeightedSource> parts(sources.size());
+  for (size_t at = 0; at < chunk.count; at += kTile) {
+    const Chunk tile = {chunk.slice, chunk.begin + at, std::min(kTile, chunk.count - at), chunk.offset + at};
+    if (as_it_is) {
+      update_range(tile, static_cast<const float*>(sources.front().data) + at, now);
+      continue;
+    }
+    for (size_t i = 0; i < sources.size(); ++i)
+      parts[i] = {static_cast<const float*>(sources[i].data) + at, sources[i].weight};
+    add_up(DType::kFloat32, parts, sum.data(), tile.count);
+    update_range(tile, sum.data(), now);
+  }
+}
+
+void ParameterStore::finish_chunk(const Update& update, size_t chunk,
+                                  const std::function<void(size_t)>& done) const {
+  view_.version(chunk).exchange(update.version);
+  done(chunk);
+}
+
+// What depends on norms of the whole needs the sums first.
+void ParameterStore::apply_in_passes(Update update, const std::function<void(size_t)>& done) {
+  const auto& chunks = view_.chunks();
+  float* sum = sums();
+  squares_.assign(chunks.size(), 0);
+  norms_.assign(chunks.size(), {});
+  pool_.run(chunks.size(), [&](size_t i) {
+    add_up(DType::kFloat32, sources_of(update, chunks[i]), sum + chunks[i].offset, chunks[i].count);
+    if (options_.clip_norm > 0)
+      squares_[i] = sum_of_squares(DType::kFloat32, sum + chunks[i].offset, chunks[i].count);
+  });
+  if (options_.clip_norm > 0) {
+    double square = 0;
+    for (const double value : squares_) square += value;
+    const double norm = std::sqrt(square) * std::abs(update.gradient_scale / update.divisor);
+    constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
+    if (norm > options_.clip_norm) update.gradient_scale *= options_.clip_norm / (norm + kEpsilon);
+  }
+  if (options_.rule->measures()) {
+    pool_.run(chunks.size(), [&](size_t i) {
+      if (touched(update, chunks[i].slice))
+        norms_[i] =
+            options_.rule->measure(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]));
+    });
+  }
+  std::vector<Norms> whole(slices_.size());
+  for (size_t i = 0; i < chunks.size(); ++i) whole[chunks[i].slice] += norms_[i];
+  pool_.run(chunks.size(), [&](size_t i) {
+    if (touched(update, chunks[i].slice))
+      options_.rule->apply(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]),
+                           whole[chunks[i].slice]);
+    if (options_.check_finite &&
+        !std::isfinite(sum_of_squares(DType::kFloat32, sum + chunks[i].offset, chunks[i].count)))
+      not_finite_ = chunks[i].slice;
+    finish_chunk(update, i, done);
+  });
+}
+
+void ParameterStore::apply(const Update& update, const std::function<void(size_t chunk)>& done) {
+  if (options_.clip_norm > 0 || options_.rule->measures()) {
+    apply_in_passes(update, done);
+  } else {
+    pool_.run(view_.chunks().size(), [&](size_t i) {
+      apply_at_once(update, view_.chunks()[i]);
+      finish_chunk(update, i, done);
+    });
+  }
+  for (size_t i = 0; i < slices_.size(); ++i) updates_[i] += touched(update, i) ? 1 : 0;
+  accumulated_.assign(slices_.size(), false);
+  if (const size_t slice = not_finite_; slice != SIZE_MAX)
+    raise<DataLoss>(
+        "the gradient of {} is infinite or not a number, in update {} (--on-nan skip would leave it out)",
+        options_.placement.variables()[slices_[slice].variable].name, update.version);
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,89 @@
+#include "muster/embedding.h"
+
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/job/job_context.h"
+#include "muster/ps/table/table_client.h"
+
+namespace muster {
+
+using namespace detail;
+
+namespace {
+
+using torch::Tensor;
+
+std::span<const int64_t> span_of(const Tensor& ids) {
+  return {ids.data_ptr<int64_t>(), static_cast<size_t>(ids.numel())};
+}
+
+struct Lookup : torch::autograd::Function<Lookup> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& /*anchor*/,
+                        const Tensor& ids, int64_t client, const std::string& table, int64_t width) {
+    context->saved_data["ids"] = ids;
+    context->saved_data["client"] = client;
+    context->saved_data["table"] = table;
+    auto shape = ids.sizes().vec();
+    shape.push_back(width);
+    Tensor rows = torch::empty(shape, torch::kFloat32);
+    reinterpret_cast<TableClient*>(client)->pull(table, span_of(ids), rows.data_ptr<float>());
+    return rows;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const std::string table = context->saved_data["table"].toStringRef();
+    if (!context->saved_data["ids"].isTensor())
+      raise<InvalidArgument>(
+          "a second backward pass through the same rows of table '{}'; add the losses up first", table);
+    const Tensor ids = context->saved_data["ids"].toTensor();
+    context->saved_data["ids"] = c10::IValue();
+    const Tensor gradient = gradients[0].to(torch::kFloat32).contiguous();
+    reinterpret_cast<TableClient*>(context->saved_data["client"].toInt())
+        ->push(table, span_of(ids), gradient.data_ptr<float>());
+    return {Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+ShardedEmbeddingImpl::ShardedEmbeddingImpl(Job& job, EmbeddingOptions options)
+    : ShardedEmbeddingImpl(job.context().tables(), std::move(options)) {}
+
+ShardedEmbeddingImpl::ShardedEmbeddingImpl(TableClient& client, EmbeddingOptions options)
+    : client_(client),
+      options_(std::move(options)),
+      anchor_(torch::empty({0}, torch::TensorOptions().requires_grad(true))) {
+  if (options_.width < 1)
+    raise<InvalidArgument>("EmbeddingOptions::width of table '{}' is {}; it must be at least 1",
+                           options_.name, options_.width);
+  client_.create({.name = options_.name,
+                  .width = static_cast<size_t>(options_.width),
+                  .rule = options_.optimizer.rule(),
+                  .scale = static_cast<float>(options_.scale),
+                  .seed = options_.seed});
+}
+
+Tensor ShardedEmbeddingImpl::forward(const Tensor& ids) {
+  if (ids.scalar_type() != torch::kInt64 || !ids.device().is_cpu())
+    raise<InvalidArgument>("ids of table '{}' are {} on {}; expected int64 in the memory of the host",
+                           options_.name, c10::toString(ids.scalar_type()), ids.device().str());
+  return Lookup::apply(anchor_, ids.contiguous(), reinterpret_cast<int64_t>(&client_), options_.name,
+                       options_.width);
+}
+
+EmbeddingSize ShardedEmbeddingImpl::size() {
+  const TableSize size = client_.size(options_.name);
+  return {.rows = size.rows, .bytes = size.bytes};
+}
+
+void ShardedEmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << fmt::format("muster::ShardedEmbedding(name={}, width={}, optimizer={})", options_.name,
+                        options_.width, options_.optimizer.to_string());
+}
+
+}  // namespace muster

@@ -1,0 +1,128 @@
+#include "muster/embedding.h"
+
+#include <memory>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+#include "muster/ps/table/table_service_test.h"
+#include "muster/train/trainer_test.h"
+
+namespace muster::detail {
+namespace {
+
+using torch::Tensor;
+using namespace muster::detail::testing;
+
+std::shared_ptr<ShardedEmbeddingImpl> over(TableClient& client, const EmbeddingOptions& options) {
+  return std::make_shared<ShardedEmbeddingImpl>(client, options);
+}
+
+Tensor batch_of(int step) {
+  return torch::randint(0, 40, {6, 5}, torch::make_generator<at::CPUGeneratorImpl>(step), torch::kInt64);
+}
+
+// Something that is not linear in the rows, with rows that are in the batch several times.
+Tensor loss_of(const Tensor& rows, int step) {
+  return (rows.sum(1).tanh() * random({6, rows.size(2)}, 1000 + static_cast<uint64_t>(step))).sum();
+}
+
+TEST(ShardedEmbedding, TrainsAsAnEmbeddingOfTorchDoes) {
+  const TableServers servers(2);
+  TableClient client(servers.options());
+  ShardedEmbedding table(
+      over(client, {.name = "items", .width = 8, .optimizer = optim::SGD({.lr = 0.1}), .scale = 1}));
+  torch::nn::Embedding expected(torch::nn::EmbeddingOptions(40, 8));
+  const Tensor all = torch::arange(40);
+  {
+    const torch::NoGradGuard no_grad;
+    expected->weight.copy_(table(all));
+  }
+  torch::optim::SGD optimizer(expected->parameters(), torch::optim::SGDOptions(0.1));
+  for (int step = 0; step < 50; ++step) {
+    const Tensor loss = loss_of(table(batch_of(step)), step);
+    loss.backward();
+    optimizer.zero_grad();
+    const Tensor other = loss_of(expected(batch_of(step)), step);
+    other.backward();
+    optimizer.step();
+    ASSERT_NEAR(loss.item<double>(), other.item<double>(), 1e-5);
+  }
+  const torch::NoGradGuard no_grad;
+  EXPECT_LT((table(all) - expected->weight).abs().max().item<double>(), 1e-6);
+  EXPECT_EQ(table->size().rows, 40u);
+}
+
+TEST(ShardedEmbedding, RowsHaveTheShapeOfTheirIds) {
+  const TableServers servers(1);
+  TableClient client(servers.options());
+  ShardedEmbedding table(over(client, {.name = "items", .width = 3}));
+  EXPECT_EQ(table(torch::tensor({1, 2}, torch::kInt64)).sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(table(torch::zeros({2, 0, 4}, torch::kInt64)).sizes(), (std::vector<int64_t>{2, 0, 4, 3}));
+  EXPECT_EQ(table(torch::tensor(7, torch::kInt64)).sizes(), (std::vector<int64_t>{3}));
+  const Tensor ids = batch_of(0);
+  EXPECT_TRUE(table(ids.t()).equal(table(ids).transpose(0, 1)));
+  EXPECT_THROW(table(torch::zeros({2})), InvalidArgument);
+  EXPECT_THROW(table(torch::zeros({2}, torch::kInt32)), InvalidArgument);
+}
+
+TEST(ShardedEmbedding, WithoutGradientsNothingIsPushed) {
+  const TableServers servers(1);
+  TableClient client(servers.options());
+  ShardedEmbedding table(over(client, {.name = "items", .width = 3}));
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_FALSE(table(batch_of(0)).requires_grad());
+  }
+  EXPECT_TRUE(table(batch_of(0)).requires_grad()) << "and nothing went back through it";
+  EXPECT_EQ(table->size().rows, 0u);
+}
+
+TEST(ShardedEmbedding, AForwardPassIsPushedOnce) {
+  const TableServers servers(1);
+  TableClient client(servers.options());
+  ShardedEmbedding table(
+      over(client, {.name = "items", .width = 1, .optimizer = optim::SGD({.lr = 1}), .scale = 0}));
+  const Tensor ids = torch::tensor({3, 3, 4}, torch::kInt64);
+  const Tensor sum = table(ids).sum() + table(ids).sum();  // two passes
+  sum.backward({}, /*retain_graph=*/true);
+  const auto values = [&] {
+    const torch::NoGradGuard no_grad;
+    const Tensor rows = table(torch::tensor({3, 4}, torch::kInt64)).flatten();
+    return std::vector<float>{rows[0].item<float>(), rows[1].item<float>()};
+  };
+  EXPECT_EQ(values(), (std::vector<float>{-4, -2}));
+  EXPECT_THROW(sum.backward(), InvalidArgument);
+  EXPECT_EQ(values(), (std::vector<float>{-4, -2}));
+}
+
+// Its dense part by the Trainer, which does not see the rows.
+TEST(ShardedEmbedding, TrainsBesideATrainer) {
+  const TableServers servers(2);
+  const auto losses = on_workers({.workers = 2}, [&](Job& job) {
+    TableClient client(servers.options(job.rank()));
+    ShardedEmbedding table(
+        over(client, {.name = "items", .width = 6, .optimizer = optim::Adagrad({.lr = 0.1})}));
+    torch::manual_seed(1);
+    Net net;
+    Trainer trainer(job, net, optim::SGD({.lr = 0.05}));
+    const auto loss = [&] {
+      const Tensor ids = torch::arange(job.rank(), 40, 2);
+      return torch::cross_entropy_loss(net->forward(table(ids)), ids % 3);
+    };
+    const auto measure = [&] {
+      return trainer.evaluate([&](Sums& sums) { sums["loss"] += loss().item<double>(); })["loss"];
+    };
+    const double before = measure();
+    for (int step = 0; step < 60; ++step) trainer.step(loss);
+    EXPECT_EQ(table->size().rows, 40u);
+    return std::vector<double>{before, measure()};
+  });
+  EXPECT_NEAR(losses[0][0], 2 * 1.1, 0.3);
+  EXPECT_LT(losses[0][1], 0.5);
+}
+
+}  // namespace
+}  // namespace muster::detail

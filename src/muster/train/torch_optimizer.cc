@@ -1,0 +1,77 @@
+#include "muster/train/torch_optimizer.h"
+
+#include <algorithm>
+#include <optional>
+#include <typeinfo>
+
+#include <fmt/ranges.h>
+
+#include "muster/base/error.h"
+
+namespace muster::detail {
+namespace {
+
+// Options of the user's need not have a rate: then libtorch throws.
+std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
+  try {
+    return group.options().get_lr();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, torch::nn::Module& module, bool scheduled)
+    : optimizer_(optimizer), module_(module), scheduled_(scheduled) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr)
+    throw InvalidArgument("LBFGS computes the loss several times a step, which a Trainer can't let it");
+  look_again();
+}
+
+TorchOptimizer::~TorchOptimizer() {
+  for (size_t i = 0; i < rates_.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates_[i]);
+}
+
+void TorchOptimizer::look_again() {
+  const auto parameters = module_.parameters();
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (std::ranges::none_of(parameters, [&](const auto& own) { return own.is_same(parameter); }))
+        raise<InvalidArgument>(
+            "the optimizer has a parameter of the shape [{}] that is not the module's: the workers' copies "
+            "of it "
+            "would differ",
+            fmt::join(parameter.sizes(), ", "));
+    }
+  }
+  for (size_t i = rates_.size(); scheduled_ && i < optimizer_.param_groups().size(); ++i) {
+    const auto rate = rate_of(optimizer_.param_groups()[i]);
+    if (!rate)
+      raise<InvalidArgument>(
+          "TrainerOptions::schedule needs the rates of the optimizer, whose options have no get_lr() and "
+          "set_lr()");
+    rates_.push_back(*rate);
+  }
+}
+
+std::string TorchOptimizer::describe() const {
+  std::string text = typeid(optimizer_).name();
+  for (const auto& group : optimizer_.param_groups())
+    text += fmt::format(" group of {} rate {}", group.params().size(), rate_of(group).value_or(0));
+  return text;
+}
+
+double TorchOptimizer::lr() const {
+  if (!rates_.empty()) return rates_.front();
+  const auto& groups = optimizer_.param_groups();
+  return groups.empty() ? 0 : rate_of(groups.front()).value_or(0);
+}
+
+void TorchOptimizer::step(double schedule_factor) {
+  for (size_t i = 0; i < rates_.size(); ++i)
+    optimizer_.param_groups()[i].options().set_lr(rates_[i] * schedule_factor);
+  optimizer_.step();
+}
+
+}  // namespace muster::detail

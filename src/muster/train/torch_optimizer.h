@@ -1,0 +1,42 @@
+#pragma once
+
+// An optimizer of torch's, or of the user's, that a Trainer lets step: checked against the module, its rates
+// multiplied by the schedule, and given back as it was. Of the Trainer's thread. The optimizer and the module
+// outlive this.
+
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+namespace muster::detail {
+
+class TorchOptimizer {
+ public:
+  /// Throws InvalidArgument for an optimizer that needs a closure, and, where rates are to be scheduled, for
+  /// one that does not tell them.
+  TorchOptimizer(torch::optim::Optimizer& optimizer, torch::nn::Module& module, bool scheduled);
+  ~TorchOptimizer();
+  TorchOptimizer(const TorchOptimizer&) = delete;
+  TorchOptimizer& operator=(const TorchOptimizer&) = delete;
+
+  /// The module or the optimizer may have other parameters than before. Throws InvalidArgument for a
+  /// parameter that is not the module's.
+  void look_again();
+
+  /// What must be the same on all workers: its type, its groups and their rates.
+  std::string describe() const;
+
+  /// The rate of the first group, before the schedule; 0 when it does not tell.
+  double lr() const;
+
+  void step(double schedule_factor);
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  torch::nn::Module& module_;
+  const bool scheduled_;
+  std::vector<double> rates_;  // of the groups, before the schedule; empty unless scheduled
+};
+
+}  // namespace muster::detail

@@ -1,0 +1,160 @@
+// When and how a launch ends. The rest of Launcher is in launcher.cc.
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/mutex.h"
+#include "muster/launcher.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+// When the job is aborted, tasks on Muster hear it themselves and end with a message; only then they are told
+// by signal.
+constexpr auto kDrainTime = 500ms;
+
+}  // namespace
+
+// Servers are needed, and one worker. Programs that are not on Muster are unknown to the coordinator.
+bool Launcher::goes_on_without(const Task& task) {
+  if (!goes_on_ || task.name.job == "ps") return false;
+  const bool was_last =
+      options_.spec.nodes == 1 && !any_running(/*workers_only=*/true) && !any_worker_ended_well();
+  return nodes_->task_ended(task.name, task.process->exit()->describe()) && !was_last;
+}
+
+// A worker that was stopped for too long, or hangs, is not waited for when the others are done.
+bool Launcher::any_running(bool workers_only) const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+    if (!task.process->running()) return false;
+    return !workers_only || (task.name.job != "ps" && !(goes_on_ && task.given_up && nodes_->finished()));
+  });
+}
+
+bool Launcher::any_worker_ended_well() const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [](const Task& task) {
+    return task.name.job != "ps" && task.process->exit() && task.process->exit()->ok();
+  });
+}
+
+void Launcher::note_failures() {
+  const MutexLock lock(shared_.mutex);
+  for (const auto& failed : std::exchange(shared_.failed, {})) {
+    const size_t index = index_of(failed.task);
+    if (index < tasks_.size() && tasks_[index].restarts == failed.incarnation) tasks_[index].given_up = true;
+  }
+}
+
+void Launcher::check_done() {
+  std::optional<std::string> aborted;
+  std::optional<bool> all_nodes_done;
+  {
+    const MutexLock lock(shared_.mutex);
+    aborted = shared_.aborted;
+    all_nodes_done = shared_.all_nodes_done;
+  }
+  if (status_ != Status::kRunning) return;
+  if (aborted) {
+    begin_stopping(1, /*at_once=*/false);
+  } else if (!any_running(/*workers_only=*/true)) {
+    if (options_.spec.nodes == 1 || all_nodes_done.value_or(false)) {
+      begin_finishing();
+    } else if (all_nodes_done) {
+      first_failure_ = last_survived_failure_;
+      begin_stopping(tasks_[*last_survived_failure_].process->exit()->as_exit_code(), /*at_once=*/false);
+    } else if (!waiter_.joinable()) {
+      wait_for_other_nodes();
+    }
+  }
+}
+
+void Launcher::wait_for_other_nodes() {
+  waiter_ = std::thread([this, ended_well = any_worker_ended_well()] {
+    bool anywhere = false;
+    try {
+      anywhere = nodes_->wait_for_all(ended_well);
+    } catch (const Error&) {
+      return;  // aborted: the launcher is told through its member
+    }
+    const MutexLock lock(shared_.mutex);
+    shared_.all_nodes_done = anywhere;
+    eventfd_write(wake_, 1);
+  });
+}
+
+// Servers built on Muster hear from the coordinator that the workers are done; others are told by signal.
+void Launcher::begin_finishing() {
+  status_ = Status::kFinishing;
+  exit_code_ = 0;
+  if (any_running(/*workers_only=*/false)) term_at_ = Deadline::after(options_.grace);
+}
+
+void Launcher::begin_stopping(int exit_code, bool at_once) {
+  status_ = Status::kStopping;
+  if (!exit_code_) exit_code_ = exit_code;
+  term_at_ = Deadline::after(at_once ? 0ms : kDrainTime);
+  kill_at_.reset();
+  if (interrupted_) {
+    nodes_->abort("the user stopped the job", std::nullopt);
+  } else if (first_failure_) {
+    const Task& task = tasks_[*first_failure_];
+    nodes_->abort(fmt::format("{} {}", task.name.short_name(), task.process->exit()->describe()), task.name);
+  }
+}
+
+void Launcher::stop_tasks(int signal) {
+  for (auto& task : tasks_) {
+    if (!task.process->running()) continue;
+    task.told_to_stop = true;
+    task.process->signal(signal);
+  }
+}
+
+int Launcher::conclude() {
+  std::optional<std::string> reason;
+  {
+    const MutexLock lock(shared_.mutex);
+    reason = shared_.aborted;
+  }
+  if (!exit_code_ || *exit_code_ == 0) {
+    try {
+      if (!reason) nodes_->leave();
+    } catch (const Error& error) {
+      log_debug("the work was done, but the launcher could not leave: {}", error.what());
+    }
+    return 0;
+  }
+  if (interrupted_) return *exit_code_;
+  // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
+  std::optional<size_t> culprit = first_failure_;
+  if (const auto named = nodes_->culprit()) culprit = index_of(*named);
+  const std::string aborted = reason.value_or("the job was aborted");
+  if (!culprit || *culprit == tasks_.size()) {  // nobody's fault, or that of a task on another node
+    output_->warn(aborted);
+    return *exit_code_;
+  }
+  const Task& task = tasks_[*culprit];
+  const Exit exit = *task.process->exit();
+  // A task that gave a reason and was then too slow to end was ended by us: its reason counts, not our
+  // signal.
+  const bool ended_by_itself = !task.told_to_stop && !exit.ok();
+  output_->warn(ended_by_itself
+                    ? fmt::format("the job failed: {} {}", task.name.short_name(), exit.describe())
+                    : aborted);
+  const auto lines = output_->last_lines(*culprit);
+  if (!lines.empty()) {
+    say(fmt::format("the last lines of {}:", task.name.short_name()));
+    for (const auto& line : lines) say("  " + line);
+  }
+  return ended_by_itself ? exit.as_exit_code() : 1;
+}
+
+}  // namespace muster::detail
