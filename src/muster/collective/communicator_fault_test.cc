@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <mutex>
 #include <thread>
 
@@ -203,6 +204,23 @@ TEST_P(FaultTest, AnAbortReachesEveryPendingAndLaterOperation) {
     comm.all_reduce(data.data(), data.size(), DType::kFloat32);
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("Aborted"), HasSubstr("no more disk"))));
+}
+
+TEST_P(FaultTest, AnAbortAfterADeadlineDoesNotHideWhoDidNotCome) {
+  std::latch gave_up(1);
+  const auto errors = run([&](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 0) {
+      EXPECT_THROW(comm.barrier(Deadline::after(500ms)), DeadlineExceeded);
+      gave_up.count_down();
+    } else {
+      // As when the coordinator is quicker than the ranks' own connections.
+      gave_up.wait();
+      comm.abort("the job has ended");
+    }
+    comm.barrier();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("DeadlineExceeded"), HasSubstr("did not come"))));
 }
 
 TEST_P(FaultTest, AStallIsReportedWithWhoIsMissingAndWhatItLastDid) {

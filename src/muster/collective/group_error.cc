@@ -42,6 +42,11 @@ std::string GroupError::message() const {
   return message_;
 }
 
+GroupError::Kind GroupError::kind() const {
+  const MutexLock lock(mutex_);
+  return kind_;
+}
+
 void GroupError::fail(Kind kind, const std::string& message, const std::string& during) {
   set(kind, message);
   check(during);

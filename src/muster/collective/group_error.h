@@ -30,6 +30,9 @@ class GroupError {
   /// What failed; "" while nothing has.
   std::string message() const;
 
+  /// How it failed; kAborted while nothing has.
+  Kind kind() const;
+
   /// Sets the error, or finds an earlier one, and throws it.
   [[noreturn]] void fail(Kind kind, const std::string& message, const std::string& during);
 

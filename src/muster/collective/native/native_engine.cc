@@ -99,8 +99,10 @@ std::unique_ptr<Engine> NativeEngine::split(const std::string& name, const std::
 }
 
 void NativeEngine::abort(const std::string& reason) {
+  // A peer may have said why already, and others may hear it from us first: all are to give the same reason.
+  if (watch_) watch_->hear();
   error_.set(GroupError::Kind::kAborted, reason);
-  if (watch_) watch_->tell(GroupError::Kind::kAborted, reason);
+  if (watch_) watch_->tell(error_.kind(), error_.message());
   wake_self();
 }
 

@@ -131,6 +131,13 @@ std::vector<int> PeerWatch::absent(uint64_t number) {
   }
 }
 
+void PeerWatch::hear() {
+  const MutexLock lock(mutex_);
+  for (auto& [rank, peer] : peers_) {
+    if (!peer.left) read(rank, peer);
+  }
+}
+
 void PeerWatch::tell(GroupError::Kind kind, const std::string& reason) {
   const MutexLock lock(mutex_);
   for (auto& [rank, peer] : peers_) {
@@ -172,15 +179,23 @@ void PeerWatch::listen() {
 
 void PeerWatch::read(int rank, Peer& peer) {
   std::array<char, 4096> buffer{};
-  try {
-    const iovec part = {.iov_base = buffer.data(), .iov_len = buffer.size()};
-    peer.received.append(buffer.data(), peer.connection.try_receive({&part, 1}));
-  } catch (const Error&) {
-    peer.left = true;
-    return break_group(GroupError::Kind::kPeerLost,
-                       describe(rank) + " died or was cut off: its connection closed");
+  const iovec part = {.iov_base = buffer.data(), .iov_len = buffer.size()};
+  while (!peer.left) {
+    try {
+      const size_t received = peer.connection.try_receive({&part, 1});
+      if (received == 0) return;
+      peer.received.append(buffer.data(), received);
+    } catch (const Error&) {
+      peer.left = true;
+      return break_group(GroupError::Kind::kPeerLost,
+                         describe(rank) + " died or was cut off: its connection closed");
+    }
+    take_all(rank, peer);
   }
-  for (;;) {
+}
+
+void PeerWatch::take_all(int rank, Peer& peer) {
+  while (!peer.left) {
     uint32_t size = 0;
     if (peer.received.size() < 1 + sizeof(size)) return;
     memcpy(&size, peer.received.data() + 1, sizeof(size));
@@ -193,7 +208,6 @@ void PeerWatch::read(int rank, Peer& peer) {
     const std::string text = peer.received.substr(1 + sizeof(size), size);
     peer.received.erase(0, 1 + sizeof(size) + size);
     take(rank, peer, message, text);
-    if (peer.left) return;
   }
 }
 

@@ -46,6 +46,10 @@ class PeerWatch : public Peers {
   void wait_gone(int rank, Deadline deadline) override;
   std::vector<int> absent(uint64_t number) override;
 
+  /// Takes in what the peers have said by now. A peer that breaks the group says so before it goes on, so
+  /// whoever learns of the end in another way and calls this knows the reason that the peer gave.
+  void hear();
+
   /// Breaks the group on the other ranks.
   void tell(GroupError::Kind kind, const std::string& reason);
 
@@ -64,6 +68,7 @@ class PeerWatch : public Peers {
 
   void listen();
   void read(int rank, Peer& peer) MUSTER_REQUIRES(mutex_);
+  void take_all(int rank, Peer& peer) MUSTER_REQUIRES(mutex_);
   void take(int rank, Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
   void say(Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
   void break_group(GroupError::Kind kind, const std::string& reason) MUSTER_REQUIRES(mutex_);

@@ -128,6 +128,17 @@ TEST(PeerWatch, WhatBreaksTheGroupIsToldToThePeers) {
   EXPECT_EQ(other.state.error.message(), "enough");
 }
 
+TEST(PeerWatch, WhatAPeerHasSaidIsKnownOnceItWasHeard) {
+  auto ends = testing::connection_pair();
+  const Watched self(0, std::move(ends[0]), {});
+  const Watched other(1, std::move(ends[1]), {});
+  other.watch->tell(GroupError::Kind::kDeadline, std::string(10'000, 'x') + "rank 7 did not come");
+  self.watch->hear();
+  ASSERT_TRUE(self.state.error.raised());
+  EXPECT_EQ(self.state.error.kind(), GroupError::Kind::kDeadline);
+  EXPECT_THAT(self.state.error.message(), HasSubstr("rank 7 did not come"));
+}
+
 TEST(PeerWatch, NonsenseBreaksTheGroup) {
   auto ends = testing::connection_pair();
   const Watched self(0, std::move(ends[0]), {});
