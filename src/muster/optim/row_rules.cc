@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
@@ -68,6 +69,15 @@ class Ftrl final : public RowRule {
   const float base_;  // what the denominator is for n = 0
 };
 
+class Assign final : public RowRule {
+ public:
+  size_t states() const override { return 0; }
+  std::string to_string() const override { return "assign"; }
+  void apply(const Row& row, const float* gradient, int64_t /*update*/) const override {
+    copy_bytes(row.values, gradient, row.width * sizeof(float));
+  }
+};
+
 optim::FTRLOptions parse_ftrl(const std::string& text) {
   const auto words = split(text, ' ');
   optim::FTRLOptions options;
@@ -112,7 +122,12 @@ RowRulePtr ftrl(optim::FTRLOptions options) {
   return std::make_shared<Ftrl>(options);
 }
 
+RowRulePtr assign() {
+  return std::make_shared<Assign>();
+}
+
 RowRulePtr parse_row_rule(const std::string& text) {
+  if (text == "assign") return assign();
   if (text.starts_with("ftrl ")) return ftrl(parse_ftrl(text));
   return row_rule(parse_rule(text));
 }

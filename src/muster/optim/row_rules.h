@@ -48,6 +48,9 @@ RowRulePtr row_rule(UpdateRulePtr rule);
 /// Throws InvalidArgument for options that make no sense.
 RowRulePtr ftrl(optim::FTRLOptions options = {});
 
+/// The row becomes what is pushed, bit by bit: for what is stored and not trained.
+RowRulePtr assign();
+
 /// The rule that a text of RowRule::to_string() describes. Throws InvalidArgument for anything else.
 RowRulePtr parse_row_rule(const std::string& text);
 

@@ -162,6 +162,13 @@ void expect_dense(const UpdateRulePtr& dense) {
   }
 }
 
+TEST(RowRules, AssignedRowsAreWhatWasPushed) {
+  Row row(assign(), random_values(kWidth, 1));
+  row.update(random_values(kWidth, 2));
+  row.update(random_values(kWidth, 3));
+  EXPECT_EQ(row.values, random_values(kWidth, 3));
+}
+
 TEST(RowRules, RowsThatAreInEveryBatchAreADenseParameter) {
   expect_dense(sgd({.lr = 0.1}));
   expect_dense(sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}));
@@ -179,7 +186,7 @@ TEST(RowRules, TextGivesTheSameRule) {
   for (const auto& rule : {row_rule(sgd({.lr = 0.1})),
                            row_rule(adagrad({.lr = 1.0 / 3, .initial_accumulator_value = 0.1, .eps = 1e-7})),
                            row_rule(adam({.lr = 3e-4, .betas = {0.8, 0.99}, .eps = 1e-6})),
-                           ftrl({.alpha = 0.2, .beta = 0.5, .l1 = 1e-3, .l2 = 2})}) {
+                           ftrl({.alpha = 0.2, .beta = 0.5, .l1 = 1e-3, .l2 = 2}), assign()}) {
     const auto again = parse_row_rule(rule->to_string());
     EXPECT_EQ(again->to_string(), rule->to_string());
     Row one(rule, random_values(kWidth, 1));

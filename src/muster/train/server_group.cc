@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
@@ -12,6 +11,7 @@
 #include "muster/optim/rules.h"
 #include "muster/train/replication.h"
 #include "muster/train/server_strategy.h"
+#include "muster/train/untrained_tensors.h"
 #include "muster/train/worker_group.h"
 
 namespace muster::detail {
@@ -19,52 +19,33 @@ namespace {
 
 using torch::Tensor;
 
-std::string bytes_of(const std::vector<Tensor>& tensors) {
-  std::string bytes;
-  for (const auto& tensor : tensors) {
-    const Tensor dense = tensor.detach().contiguous();
-    bytes.append(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
-  }
-  return bytes;
-}
-
-void set_bytes(const std::vector<Tensor>& tensors, const std::string& bytes) {
-  const torch::NoGradGuard no_grad;
-  size_t at = 0;
-  for (const auto& tensor : tensors) {
-    const Tensor dense = torch::empty_like(tensor, torch::MemoryFormat::Contiguous);
-    if (at + dense.nbytes() > bytes.size()) throw DataLoss("the chief's tensors are smaller than ours");
-    copy_bytes(dense.data_ptr(), bytes.data() + at, dense.nbytes());
-    at += dense.nbytes();
-    tensor.detach().copy_(dense);
-  }
-}
-
 class ServerGroup : public WorkerGroup {
  public:
-  explicit ServerGroup(JobContext& job) : job_(job), number_(job.next_model()) {
-    if (job_.servers() == 0)
-      raise<InvalidArgument>(
-          "--strategy {} needs a parameter server: start the program with muster run --ps 1, "
-          "or more",
-          job_.config().strategy);
-  }
+  explicit ServerGroup(JobContext& job)
+      : job_(job), number_(job.next_model()), untrained_(tables_of(job), number_) {}
 
   std::shared_ptr<void> allocate(size_t bytes) override { return client_->allocate(bytes); }
 
-  // Through the coordinator, so that a worker which comes later finds it there. What is trained comes from
+  // The description goes through the coordinator, where a worker that comes later finds it; the tensors are on
   // the servers.
   void take_model(FlatModel& model, const std::string& description) override {
     std::vector<size_t> order(model.size());  // about as backward finishes them
     std::iota(order.rbegin(), order.rend(), size_t{0});
     model.reorder(order);
     const std::string settings = fmt::format("{}{}", description, describe(job_.config()));
-    const std::string chiefs = from_chief("model", [&] { return settings; });
+    const std::string chiefs = from_chief(fmt::format("muster/model/{}", number_), [&] { return settings; });
     if (const auto difference = first_difference(chiefs, settings); !difference.empty())
       raise<InvalidArgument>("the workers do not train the same: {}: {}", job_.task().short_name(),
                              difference);
     const auto untrained = untrained_of(model);
-    set_bytes(untrained, from_chief("tensors", [&] { return bytes_of(untrained); }));
+    const std::string key = fmt::format("muster/untrained/{}", number_);
+    if (job_.is_chief()) {
+      untrained_.store(kFirst, untrained);
+      job_.put(key, "stored");
+    } else {
+      job_.get(key);
+      untrained_.load(kFirst, untrained);
+    }
   }
 
   bool starts_with_strategy() const override { return true; }
@@ -74,7 +55,7 @@ class ServerGroup : public WorkerGroup {
     const Config& config = job_.config();
     const ModelSpec spec = spec_of(model, options);
     const int published = job_.next_model_spec();
-    from_chief_at(model_spec_key(published), [&] { return spec.to_text(); });
+    from_chief(model_spec_key(published), [&] { return spec.to_text(); });
     client_ = std::make_unique<ParameterClient>(ParameterClient::Options{
         .endpoint = job_.endpoint(),
         .job_id = job_.id(),
@@ -100,9 +81,16 @@ class ServerGroup : public WorkerGroup {
   // Each worker has its own statistics while it trains; evaluations use the chief's.
   void share_buffers(const std::vector<Tensor>& /*buffers*/) override {}
   void share_buffers_for_evaluation(const std::vector<Tensor>& buffers) override {
-    const std::string mine = job_.is_chief() ? "chief" + bytes_of(buffers) : "";
-    for (const auto& bytes : job_.gather(fmt::format("muster/buffers/{}", number_), mine)) {
-      if (!bytes.empty() && !job_.is_chief()) set_bytes(buffers, bytes.substr(5));
+    std::string set;
+    if (job_.is_chief()) {
+      // Somebody may still be loading those of the last evaluation, also of one before this chief was started
+      // again.
+      const int chosen = kFirst + 1 + evaluations_++ % 2 + job_.config().restart_count % 2 * 2;
+      untrained_.store(chosen, buffers);
+      set = std::to_string(chosen);
+    }
+    for (const auto& stored : job_.gather(fmt::format("muster/buffers/{}", number_), set)) {
+      if (!stored.empty() && !job_.is_chief()) untrained_.load(std::stoi(stored), buffers);
     }
   }
 
@@ -113,6 +101,15 @@ class ServerGroup : public WorkerGroup {
   void barrier() override { job_.barrier(fmt::format("muster/trainer/{}", number_), "worker"); }
 
  private:
+  static TableClient& tables_of(JobContext& job) {
+    if (job.servers() == 0)
+      raise<InvalidArgument>(
+          "--strategy {} needs a parameter server: start the program with muster run --ps 1, "
+          "or more",
+          job.config().strategy);
+    return job.tables();
+  }
+
   static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }
 
   static std::string describe(const Config& config) {
@@ -135,12 +132,7 @@ class ServerGroup : public WorkerGroup {
   }
 
   template <typename Make>
-  std::string from_chief(const std::string& what, const Make& make) {
-    return from_chief_at(fmt::format("muster/{}/{}", what, number_), make);
-  }
-
-  template <typename Make>
-  std::string from_chief_at(const std::string& key, const Make& make) {
+  std::string from_chief(const std::string& key, const Make& make) {
     if (!job_.is_chief()) return job_.get_long(key);
     std::string value = make();
     job_.put_long(key, value);
@@ -200,8 +192,12 @@ class ServerGroup : public WorkerGroup {
     client_->initialise(values);
   }
 
+  static constexpr int kFirst = 0;  // the set of untrained tensors with which training begins
+
   JobContext& job_;
   const int number_;  // of the model
+  UntrainedTensors untrained_;
+  int evaluations_ = 0;
   std::unique_ptr<ParameterClient> client_;
 };
 

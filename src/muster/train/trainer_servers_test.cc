@@ -259,6 +259,24 @@ TEST(TrainerServers, UntrainedTensorsAndBuffersAreTheChiefs) {
     torch::nn::Sequential expected(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
     fill(*expected, 7);
     expect_near(values_of(*net), values_of(*expected), 0);
+    EXPECT_EQ(job.get("muster/untrained/1"), "stored") << "they do not go through the coordinator";
+    return 0;
+  });
+}
+
+TEST(TrainerServers, EvaluationsUseTheChiefsBuffers) {
+  on_workers(with_servers(3, 2, strategy("ps-async")), [](Job& job) {
+    torch::nn::BatchNorm1d norm(3);
+    torch::nn::Sequential net(torch::nn::Linear(6, 3), norm);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
+    for (int evaluation = 1; evaluation <= 5; ++evaluation) {
+      norm->running_mean.fill_(100 * evaluation + job.rank());
+      norm->num_batches_tracked.fill_((int64_t{1} << 40) + evaluation + 10 * job.rank());
+      trainer.evaluate([&](Sums&) {
+        EXPECT_EQ(norm->running_mean[2].item<double>(), 100 * evaluation);
+        EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), (int64_t{1} << 40) + evaluation);
+      });
+    }
     return 0;
   });
 }
