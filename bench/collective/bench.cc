@@ -114,6 +114,7 @@ std::vector<int64_t> Bench::sizes_for(int ranks) const {
 
 std::vector<Group> Bench::groups(const Surroundings& surroundings, const std::vector<std::string>& peers) {
   settings_.programs = surroundings.programs;
+  settings_.baseline = flags_.baseline;
   settings_.peers = peers;
   std::vector<Group> groups;
   for (const int ranks : flags_.workers) {

@@ -68,23 +68,28 @@ class Commands {
   }
 
   void muster() {
+    muster("muster", settings_.programs);
+    if (!settings_.baseline.empty()) muster("baseline", settings_.baseline);
+  }
+
+  void muster(const std::string& subject, const std::filesystem::path& programs) {
     const Words memories = settings_.tcp ? Words{"heap"} : settings_.memory;
     const Words algorithms = settings_.algorithms.empty() ? Words{""} : settings_.algorithms;
     for (const auto& memory : memories) {
       for (const auto& algorithm : algorithms) {
-        Words words = {program("muster"),
+        Words words = {programs / "muster",
                        "run",
                        "--workers",
                        ranks_,
                        "--no-tune",
                        "--",
-                       program("muster_bench_rank"),
+                       programs / "muster_bench_rank",
                        "DIR",
                        "--memory",
                        memory};
         if (settings_.tcp) words = words + Words{"--shared-memory", "off"};
         if (!algorithm.empty()) words = words + Words{"--algorithm", algorithm};
-        add({"muster", (settings_.tcp ? "tcp" : memory) + (algorithm.empty() ? "" : " " + algorithm)},
+        add({subject, (settings_.tcp ? "tcp" : memory) + (algorithm.empty() ? "" : " " + algorithm)},
             {words + settings_.flags});
       }
     }

@@ -34,6 +34,7 @@ struct Settings {
   std::vector<std::string> algorithms;                  ///< of Muster; a variant each; empty: its own choice
   std::vector<std::string> flags;                       ///< more, for muster_bench_rank
   std::filesystem::path programs;                       ///< the folder of muster and the peers
+  std::filesystem::path baseline = {};                  ///< the same of another build; empty: none
 };
 
 /// All variants for `ranks` ranks: Muster first, the peers, the floor.

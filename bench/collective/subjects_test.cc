@@ -41,6 +41,16 @@ TEST(SubjectCommands, MusterComesFirstInEachMemoryAndAlgorithm) {
   EXPECT_THAT(line(commands[3]), HasSubstr("DIR --memory heap --algorithm direct --segment 64K"));
 }
 
+TEST(SubjectCommands, AnotherBuildIsStartedInTheSameWay) {
+  const Settings settings = {
+      .memory = {"arena"}, .flags = {"--segment", "64K"}, .programs = "/bin", .baseline = "/old"};
+  const auto commands = subjects(settings, 2, 2);
+  EXPECT_THAT(names(commands), ElementsAre("muster: arena", "baseline: arena"));
+  EXPECT_EQ(
+      line(commands[1]),
+      "/old/muster run --workers 2 --no-tune -- /old/muster_bench_rank DIR --memory arena --segment 64K");
+}
+
 TEST(SubjectCommands, OverTcpNobodySharesMemory) {
   const Settings settings = {.tcp = true, .peers = {"openmpi", "mpich"}, .programs = "/bin"};
   const auto commands = subjects(settings, 2, 2);

@@ -34,8 +34,11 @@ int run(Kind& kind) {
   kind.check();
   const Flags& flags = kind.flags();
   const auto surroundings = Surroundings::of_process();
-  check_is_built(surroundings.programs, "muster");
-  check_is_built(surroundings.programs, kind.program());
+  for (const auto& folder : {surroundings.programs, std::filesystem::path(flags.baseline)}) {
+    if (folder.empty()) continue;
+    check_is_built(folder, "muster");
+    check_is_built(folder, kind.program());
+  }
   const auto peers = kind.peers(surroundings);
   const auto chosen = choose_from(peers, flags.peers);
   const auto groups = kind.groups(surroundings, chosen);

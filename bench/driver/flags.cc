@@ -1,6 +1,7 @@
 #include "bench/driver/flags.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,8 @@ constexpr int kMostRanks = 128;  // the sums of the data that is verified are ex
 void Flags::add_to(CLI::App& app, const std::string& peers_text) {
   add_list(app, "--workers", workers, "numbers of ranks, each in turn: 2,4");
   add_list(app, "--peers", peers, peers_text);
+  app.add_option("--baseline", baseline,
+                 "compare with another build of Muster too, whose programs are in this folder");
   app.add_option("--rounds", rounds, "how often each variant has its turn")
       ->check(CLI::Range(1, kMostTurns))
       ->capture_default_str();
@@ -39,6 +42,7 @@ void Flags::check() {
   const auto duration = parse_duration(timeout);
   if (!duration || duration->count() == 0)
     raise<InvalidArgument>("--timeout {} is not a duration such as 2m or 30s", timeout);
+  if (!baseline.empty()) baseline = std::filesystem::absolute(baseline);
   config.read_environment(Environment::of_process());
 }
 

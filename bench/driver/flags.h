@@ -16,6 +16,7 @@ namespace muster::detail::bench {
 struct Flags {
   std::vector<int> workers;  ///< in order, each once, after check()
   std::vector<std::string> peers;
+  std::string baseline;  ///< the folder of another build's programs, whose Muster is compared too
   int rounds = 7;
   std::string timeout = "2m";
   Output::Files files;

@@ -43,9 +43,9 @@ std::string svg_escape(const std::string& text) {
 
 const char* colour_of(const std::string& subject) {
   static const std::map<std::string, const char*> colours = {
-      {"muster", "#c2255c"},        {"gloo", "#2b8a3e"},  {"openmpi", "#1971c2"},
-      {"mpich", "#e8590c"},         {"floor", "#868e96"}, {"ddp", "#1971c2"},
-      {"ddp-installed", "#74c0fc"}, {"loop", "#2b8a3e"},  {"alone", "#868e96"}};
+      {"muster", "#c2255c"}, {"baseline", "#f783ac"}, {"gloo", "#2b8a3e"}, {"openmpi", "#1971c2"},
+      {"mpich", "#e8590c"},  {"floor", "#868e96"},    {"ddp", "#1971c2"},  {"ddp-installed", "#74c0fc"},
+      {"loop", "#2b8a3e"},   {"alone", "#868e96"}};
   const auto found = colours.find(subject);
   return found != colours.end() ? found->second : "#7048e8";
 }

@@ -15,7 +15,7 @@ constexpr int kSamples = 5;       // of a turn
 constexpr int kFirstSamples = 3;  // say how many steps the others are to have
 
 // A gradient is at most 2, and float32 has all whole numbers up to here.
-constexpr double kLargestSum = (1 << 24) / 2;
+constexpr double kLargestSum = (1 << 24) / 2.0;
 
 }  // namespace
 
@@ -71,6 +71,7 @@ std::string Bench::title() const {
 std::vector<Group> Bench::groups(const Surroundings& surroundings, const std::vector<std::string>& peers) {
   settings_.peers = peers;
   settings_.programs = surroundings.programs;
+  settings_.baseline = flags_.baseline;
   settings_.allocator = find_allocator();
   std::vector<Group> groups;
   for (const auto& each : cases(choice_)) {

@@ -140,6 +140,8 @@ std::string table_row(const Point& point) {
     const auto ratio = point.ratio(rival);
     text += fmt::format(" {:>11}", ratio ? format_ratio(*ratio) : "-");
   }
+  if (const auto ratio = point.ratio("baseline"))
+    text += fmt::format("  baseline {} us, x {}", time_cell(point, "baseline"), format_ratio(*ratio));
   return text + '\n';
 }
 

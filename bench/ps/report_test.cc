@@ -7,6 +7,9 @@ namespace muster::detail::bench::ps {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Optional;
 
 TEST(PsAnswers, SamplesAreThoseOfAllWorkersAndNotOfServers) {
@@ -52,6 +55,13 @@ TEST(PsPoint, TheFasterOfTheTwoCountsForGrpc) {
   EXPECT_EQ(kPoint.ratio("grpc"), 8);
   EXPECT_EQ(kPoint.ratio("floor"), 0.75);
   EXPECT_EQ(kPoint.median_us("zmq"), std::nullopt);
+}
+
+TEST(PsPoint, ABaselineStandsAtTheEndOfItsRow) {
+  EXPECT_THAT(table_row(kPoint), Not(HasSubstr("baseline")));
+  Point point = kPoint;
+  point.results.push_back(result("baseline", 4000));
+  EXPECT_THAT(table_row(point), EndsWith("  baseline 4000 us, x 2.00\n"));
 }
 
 TEST(PsPoint, WrongResultsDoNotCount) {

@@ -58,7 +58,12 @@ class Commands {
   }
 
   void muster() {
-    Words words = {program("muster"),
+    muster("muster", settings_.programs);
+    if (!settings_.baseline.empty()) muster("baseline", settings_.baseline);
+  }
+
+  void muster(const std::string& subject, const std::filesystem::path& programs) {
+    Words words = {programs / "muster",
                    "run",
                    "--workers",
                    std::to_string(case_.workers),
@@ -66,14 +71,14 @@ class Commands {
                    std::to_string(case_.servers),
                    "--no-tune",
                    "--",
-                   program("muster_bench_ps"),
+                   programs / "muster_bench_ps",
                    "DIR",
                    "--variables",
                    std::to_string(case_.variables),
                    "--bytes",
                    std::to_string(case_.bytes)};
     if (tcp()) words.insert(words.end(), {"--shared-memory", "off"});
-    add("muster", {words});
+    add(subject, {words});
   }
 
   void grpc(const std::string& subject, const std::string& how) {

@@ -54,10 +54,11 @@ struct Choice {
 std::vector<Case> cases(const Choice& choice);
 
 struct Settings {
-  std::vector<std::string> peers;  ///< as choose_from() gives them
-  std::filesystem::path programs;  ///< the folder of muster and the peers
-  std::string python;              ///< that has torch
-  std::string allocator;           ///< a library that is loaded before torch-rpc's; empty: none
+  std::vector<std::string> peers;       ///< as choose_from() gives them
+  std::filesystem::path programs;       ///< the folder of muster and the peers
+  std::filesystem::path baseline = {};  ///< the same of another build; empty: none
+  std::string python;                   ///< that has torch
+  std::string allocator;                ///< a library that is loaded before torch-rpc's; empty: none
 };
 
 /// Muster first, the peers, the floor.

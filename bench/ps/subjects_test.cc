@@ -91,6 +91,15 @@ TEST_F(PsSubjects, TheFloorIsThatOfOneWorkerAndOneServer) {
   EXPECT_EQ(find("floor", one).servers, 0);
 }
 
+TEST_F(PsSubjects, AnotherBuildIsStartedInTheSameWay) {
+  const auto commands = subjects({.programs = "/bin", .baseline = "/old"}, kCase);
+  ASSERT_EQ(commands.size(), 2u);
+  EXPECT_EQ(commands[1].of.subject, "baseline");
+  EXPECT_EQ(
+      fmt::format("{}", fmt::join(commands[1].processes.at(0), " ")),
+      "/old/muster run --workers 2 --ps 1 --no-tune -- /old/muster_bench_ps DIR --variables 1 --bytes 4096");
+}
+
 TEST_F(PsSubjects, MusterIsStartedAsAUserWould) {
   EXPECT_EQ(line(find("muster", kCase)),
             "muster run --workers 2 --ps 1 --no-tune -- muster_bench_ps DIR --variables 1 --bytes 4096");

@@ -92,6 +92,7 @@ std::string Bench::title() const {
 std::vector<Group> Bench::groups(const Surroundings& surroundings, const std::vector<std::string>& peers) {
   settings_.peers = peers;
   settings_.programs = surroundings.programs;
+  settings_.baseline = flags_.baseline;
   settings_.allocator = find_allocator();
   // One core for each worker, whatever their number: so one worker can be compared with two.
   for (const auto& [name, value] : tuning(CpuFeatures::detect(), 1, 1, surroundings.environment))

@@ -52,16 +52,23 @@ class Commands {
   }
 
   void muster(int workers) {
-    if (settings_.strategies.empty()) return muster(workers, "muster", {});
+    if (settings_.strategies.empty()) return muster(workers, "", {});
     for (const auto& strategy : settings_.strategies)
-      muster(workers, strategy == "allreduce" ? "muster" : strategy, strategy_flags(strategy));
+      muster(workers, strategy == "allreduce" ? "" : strategy, strategy_flags(strategy));
   }
 
-  void muster(int workers, const std::string& subject, const Words& flags) {
-    Words command = {program("muster"), "run", "--workers", std::to_string(workers)};
+  void muster(int workers, const std::string& strategy, const Words& flags) {
+    muster(workers, settings_.programs, strategy.empty() ? "muster" : strategy, flags);
+    if (!settings_.baseline.empty())
+      muster(workers, settings_.baseline, "baseline" + (strategy.empty() ? "" : " " + strategy), flags);
+  }
+
+  void muster(int workers, const std::filesystem::path& programs, const std::string& subject,
+              const Words& flags) {
+    Words command = {programs / "muster", "run", "--workers", std::to_string(workers)};
     command.insert(command.end(), flags.begin(), flags.end());
     if (!settings_.slow.empty()) command.insert(command.end(), {"--slow", settings_.slow});
-    command.insert(command.end(), {"--", program("muster_bench_train"), "DIR", "--model", model_,
+    command.insert(command.end(), {"--", programs / "muster_bench_train", "DIR", "--model", model_,
                                    "--optimizer", optimizer_, "--batch", batch_});
     add(subject, workers, {command});
   }
@@ -103,13 +110,13 @@ class Commands {
 }  // namespace
 
 std::vector<std::string> strategy_flags(const std::string& strategy) {
-  static const std::map<std::string, std::string> kNumbers = {
+  static const std::map<std::string, std::string> numbers = {
       {"ps-sync", "--replicas-to-aggregate"}, {"ps-ssp", "--staleness"}, {"ps-local", "--sync-every"}};
   const auto parts = split(strategy, ':');
   Words flags = {"--strategy", parts[0]};
   if (parts.size() == 1) return flags;
-  const auto number = kNumbers.find(parts[0]);
-  if (parts.size() > 2 || number == kNumbers.end() || !parse_integer(parts[1]))
+  const auto number = numbers.find(parts[0]);
+  if (parts.size() > 2 || number == numbers.end() || !parse_integer(parts[1]))
     raise<InvalidArgument>("--strategies: '{}' is not like ps-sync:1, ps-ssp:4 or ps-local:8", strategy);
   flags.insert(flags.end(), {number->second, parts[1]});
   return flags;

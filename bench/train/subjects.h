@@ -36,6 +36,7 @@ struct Settings {
   std::vector<std::string> peers;             ///< as choose_from() gives them
   bool floor = false;                         ///< also measure "alone"
   std::filesystem::path programs;             ///< the folder of muster and the peers
+  std::filesystem::path baseline = {};        ///< the same of another build; empty: none
   std::string python;                         ///< that has torch
   std::string allocator;                      ///< a library that is loaded before ddp's; empty: none
   std::map<std::string, std::string> tuning;  ///< variables of all but ddp-installed

@@ -52,6 +52,15 @@ TEST(TrainSubjects, ComeWithTheNumbersOfWorkersThatTheyHave) {
               ElementsAre("muster 2", "muster 4"));
 }
 
+TEST(TrainSubjects, AnotherBuildIsStartedInTheSameWay) {
+  const auto commands =
+      subjects({.programs = "/bin", .baseline = "/old", .strategies = {"allreduce", "ps-async"}}, models()[0],
+               "sgd", {2});
+  EXPECT_THAT(names(commands), ElementsAre("muster 2", "baseline 2", "ps-async 2", "baseline ps-async 2"));
+  EXPECT_THAT(line(commands[3]), AllOf(HasSubstr("/old/muster run --workers 2 --strategy ps-async"),
+                                       HasSubstr("-- /old/muster_bench_train DIR")));
+}
+
 TEST(TrainSubjects, MusterIsStartedAsAUserWould) {
   EXPECT_EQ(
       line(find("muster 2")),
