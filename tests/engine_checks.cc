@@ -72,9 +72,9 @@ void check_operations_in_flight(Communicator& communicator) {
     for (const float value : data) ASSERT_EQ(value, static_cast<float>(peer));
   }
   for (auto& work : works) work.wait();
+  const int of_ranks = ranks * (ranks + 1) / 2;
   for (size_t i = 0; i < kOperations; ++i) {
-    for (const float value : sums[i])
-      ASSERT_EQ(value, static_cast<float>(ranks * (ranks + 1) / 2) * static_cast<float>(i));
+    for (const float value : sums[i]) ASSERT_EQ(value, static_cast<float>(of_ranks) * static_cast<float>(i));
   }
 }
 

@@ -67,6 +67,7 @@ void load(const T* source, A* tile, size_t count) {
   if constexpr (requires { widen(source, tile, count); }) {
     widen(source, tile, count);
   } else {
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here
     for (size_t i = 0; i < count; ++i) tile[i] = static_cast<A>(source[i]);
   }
 }

@@ -21,7 +21,7 @@ constexpr size_t kPass = size_t{8} * 1024 * 1024;
 
 }  // namespace
 
-NativeEngine::NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory,
+NativeEngine::NativeEngine(const Communicator::Options& options, const std::shared_ptr<HostMemory>& memory,
                            GroupState& state)
     : options_(options),
       state_(state),

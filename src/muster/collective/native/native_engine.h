@@ -23,7 +23,8 @@ namespace muster::detail {
 class NativeEngine : public Engine {
  public:
   /// Connects with the other ranks. `memory` is that of the communicator that was split, or nullptr.
-  NativeEngine(const Communicator::Options& options, std::shared_ptr<HostMemory> memory, GroupState& state);
+  NativeEngine(const Communicator::Options& options, const std::shared_ptr<HostMemory>& memory,
+               GroupState& state);
   ~NativeEngine() override;
 
   void run(const Operation& operation, uint64_t number, Deadline deadline) override;

@@ -2,7 +2,7 @@
 
 namespace muster::detail {
 
-std::unique_ptr<Channel> open_channel(ChannelOptions options, Deadline deadline) {
+std::unique_ptr<Channel> open_channel(const ChannelOptions& options, Deadline deadline) {
   if (!options.server.local_name.empty()) return open_memory_channel(options, deadline);
   return open_tcp_channel(options, deadline);
 }

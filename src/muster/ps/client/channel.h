@@ -64,7 +64,7 @@ class Channel {
 };
 
 /// By shared memory when the server's local name is known and it really shares, else over TCP.
-std::unique_ptr<Channel> open_channel(ChannelOptions options, Deadline deadline);
+std::unique_ptr<Channel> open_channel(const ChannelOptions& options, Deadline deadline);
 
 std::unique_ptr<Channel> open_memory_channel(const ChannelOptions& options, Deadline deadline);
 std::unique_ptr<Channel> open_tcp_channel(const ChannelOptions& options, Deadline deadline);

@@ -149,11 +149,11 @@ class TcpChannel : public Channel {
     if (error_) std::rethrow_exception(error_);
   }
 
-  void add(Item item) {
+  void add(const Item& item) {
     {
       const MutexLock lock(mutex_);
       if (error_) std::rethrow_exception(error_);
-      queue_.push_back(std::move(item));
+      queue_.push_back(item);
     }
     changed_.notify_all();
   }

@@ -85,7 +85,7 @@ void Acceptor::accept(Connection connection) {
   if (hello.shares_memory != 0) arena = Arena::open(connection.receive_descriptor(deadline));
   if (const std::string reason = reason_to_reject(hello); !reason.empty()) return reject(connection, reason);
   if (hello.shares_memory != 0) {
-    accept_local(std::move(connection), hello, std::move(arena), deadline);
+    accept_local(std::move(connection), hello, arena, deadline);
   } else {
     accept_remote(std::move(connection), hello, deadline);
   }
@@ -108,7 +108,7 @@ std::string Acceptor::reason_to_reject(const Hello& hello) {
   return "";
 }
 
-void Acceptor::accept_local(Connection connection, const Hello& hello, std::shared_ptr<Arena> arena,
+void Acceptor::accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena,
                             Deadline deadline) {
   const size_t bytes = SessionSlot::bytes(options_.slices.size());
   if (hello.slot % 64 != 0 || hello.slot > arena->capacity() || arena->capacity() - hello.slot < bytes)

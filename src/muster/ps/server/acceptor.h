@@ -63,7 +63,7 @@ class Acceptor {
   void accept_workers();
   void accept(Connection connection);
   std::string reason_to_reject(const Hello& hello);
-  void accept_local(Connection connection, const Hello& hello, std::shared_ptr<Arena> arena,
+  void accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena,
                     Deadline deadline);
   void accept_remote(Connection connection, const Hello& hello, Deadline deadline);
   std::shared_ptr<RemoteWorker> known_remote(const Hello& hello) const;

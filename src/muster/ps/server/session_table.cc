@@ -6,9 +6,8 @@
 
 namespace muster::detail {
 
-void SessionTable::add(std::shared_ptr<Session> session) {
-  const int worker = session->worker;
-  MUSTER_CHECK(sessions_.try_emplace(worker, std::move(session)).second);
+void SessionTable::add(const std::shared_ptr<Session>& session) {
+  MUSTER_CHECK(sessions_.try_emplace(session->worker, session).second);
 }
 
 std::shared_ptr<Session> SessionTable::remove(int worker) {

@@ -19,7 +19,7 @@ class SessionTable {
   const std::map<int, std::shared_ptr<Session>>& all() const { return sessions_; }
 
   /// Its worker must have none.
-  void add(std::shared_ptr<Session> session);
+  void add(const std::shared_ptr<Session>& session);
 
   /// Gives the session, if there was one. What its worker pushed before still counts.
   std::shared_ptr<Session> remove(int worker);

@@ -40,14 +40,15 @@ class TableService::Answer {
   std::byte* body(size_t bytes) {
     bytes_ = bytes;
     std::byte* data = buffer_.reserve(sizeof(AnswerHead) + bytes);
-    set_head({.bytes = bytes});
+    set_head(data, {.bytes = bytes});
     return data + sizeof(AnswerHead);
   }
 
   void refuse(std::string_view reason) {
     reason = reason.substr(0, kLongestReason);
-    std::memcpy(body(reason.size()), reason.data(), reason.size());
-    set_head({.refused = 1, .bytes = reason.size()});
+    std::byte* text = body(reason.size());
+    std::memcpy(text, reason.data(), reason.size());
+    set_head(text - sizeof(AnswerHead), {.refused = 1, .bytes = reason.size()});
   }
 
   void send(Connection& connection, const std::function<void()>& stop) {
@@ -55,7 +56,7 @@ class TableService::Answer {
   }
 
  private:
-  void set_head(const AnswerHead& head) { std::memcpy(buffer_.reserve(sizeof(head)), &head, sizeof(head)); }
+  static void set_head(std::byte* to, const AnswerHead& head) { std::memcpy(to, &head, sizeof(head)); }
 
   Buffer buffer_;
   size_t bytes_ = 0;
