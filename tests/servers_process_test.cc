@@ -45,7 +45,7 @@ int train(const std::vector<std::string>& arguments) {
   app.add_option("--steps", steps);
   app.add_option("--out", out);
   app.add_option("--go", go);
-  app.add_flag("--second", second, "train another model beside it, from the fifth step on");
+  app.add_flag("--second", second, "train another model beside it, in steps 5 to 64 of this worker");
   std::vector<char*> argv = {const_cast<char*>("train")};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -63,6 +63,9 @@ int train(const std::vector<std::string>& arguments) {
       if (taken == 5) fmt::print("training\n");
       while (taken >= 5 && !go.empty() && !std::filesystem::exists(go)) std::this_thread::sleep_for(20ms);
       if (taken == 5 && second) other_trainer.emplace(job, other, optim::SGD({.lr = 0.01}));
+      // At the end of one model a worker waits for the last gradients of the others, which must not wait for it
+      // in the other model.
+      if (taken == 65) other_trainer.reset();
       if (other_trainer) other_trainer->step([&] { return torch::mse_loss(other->forward(x), y); }, 16);
     }
     fmt::print("ended at step {}\n", trainer.steps());

@@ -138,11 +138,15 @@ void PeerWatch::hear() {
   }
 }
 
-void PeerWatch::tell(GroupError::Kind kind, const std::string& reason) {
-  const MutexLock lock(mutex_);
+void PeerWatch::say_to_all(GroupError::Kind kind, const std::string& reason) {
   for (auto& [rank, peer] : peers_) {
     say(peer, Message::kFailure, fmt::format("{}{}", static_cast<int>(kind), reason));
   }
+}
+
+void PeerWatch::tell(GroupError::Kind kind, const std::string& reason) {
+  const MutexLock lock(mutex_);
+  say_to_all(kind, reason);
   eventfd_write(wake_, 1);
   changed_.notify_all();
 }
@@ -187,8 +191,11 @@ void PeerWatch::read(int rank, Peer& peer) {
       peer.received.append(buffer.data(), received);
     } catch (const Error&) {
       peer.left = true;
-      return break_group(GroupError::Kind::kPeerLost,
-                         describe(rank) + " died or was cut off: its connection closed");
+      const std::string reason = describe(rank) + " died or was cut off: its connection closed";
+      // The connections of a process that dies close one after the other. Whoever sees it first says so before
+      // it ends the job for another reason.
+      if (!error_.raised()) say_to_all(GroupError::Kind::kPeerLost, reason);
+      return break_group(GroupError::Kind::kPeerLost, reason);
     }
     take_all(rank, peer);
   }

@@ -1,8 +1,8 @@
 #pragma once
 
 // What a rank hears of its peers: a control connection to each, and a thread that listens to all of them. It
-// learns at once that a peer's process has died (its connection closes without a goodbye), takes in that a
-// peer has broken the group, and answers what this rank is doing. When an operation stalls it asks the ranks
+// learns at once that a peer's process has died (its connection closes without a goodbye) and tells the others,
+// takes in that a peer has broken the group, and answers what this rank is doing. When an operation stalls it asks the ranks
 // that are missing, and says what they last did.
 //
 // Thread-safe. It owns the connections and the thread. absent() and tell() write to all peers, and wait at
@@ -71,6 +71,7 @@ class PeerWatch : public Peers {
   void take_all(int rank, Peer& peer) MUSTER_REQUIRES(mutex_);
   void take(int rank, Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
   void say(Peer& peer, Message message, const std::string& text) MUSTER_REQUIRES(mutex_);
+  void say_to_all(GroupError::Kind kind, const std::string& reason) MUSTER_REQUIRES(mutex_);
   void break_group(GroupError::Kind kind, const std::string& reason) MUSTER_REQUIRES(mutex_);
   void look_for_stalls();
   void ask_all();

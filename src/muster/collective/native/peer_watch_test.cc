@@ -21,16 +21,23 @@ using ::testing::IsEmpty;
 
 constexpr auto kLong = 20s;
 
-// One of two ranks, whose activity the test sets before it begins to listen.
+std::map<int, Connection> one_connection(int to, Connection connection) {
+  std::map<int, Connection> connections;
+  connections.emplace(to, std::move(connection));
+  return connections;
+}
+
+// A rank, whose activity the test sets before it begins to listen.
 struct Watched {
-  Watched(int rank, Connection connection, Activity now) {
+  Watched(int rank, Connection connection, const Activity& now)
+      : Watched(rank, one_connection(1 - rank, std::move(connection)), now) {}
+
+  Watched(int rank, std::map<int, Connection> connections, const Activity& now) {
     state.activity = [now] { return now; };
     state.log_history = [this] { ++histories; };
-    std::map<int, Connection> connections;
-    connections.emplace(1 - rank, std::move(connection));
     watch = std::make_unique<PeerWatch>(PeerWatch::Options{.group = "test",
                                                            .rank = rank,
-                                                           .ranks = testing::ranks_for_test(2),
+                                                           .ranks = testing::ranks_for_test(3),
                                                            .stall_warning = 10ms,
                                                            .on_failure = [] {}},
                                         std::move(connections), state);
@@ -71,6 +78,22 @@ TEST(PeerWatch, APeerWhoseConnectionClosesWithoutAGoodbyeHasDied) {
   self.watch->wait_gone(1, Deadline::after(kLong));
   EXPECT_FALSE(self.watch->left(1));
   EXPECT_THAT(self.state.error.message(), HasSubstr("rank 1 (host h, pid 101) died"));
+}
+
+TEST(PeerWatch, WhoSeesADeathFirstTellsTheOthers) {
+  auto between = testing::connection_pair();
+  auto to_self = testing::connection_pair();
+  auto to_other = testing::connection_pair();
+  auto connections = one_connection(1, std::move(between[0]));
+  connections.emplace(2, std::move(to_self[0]));
+  const Watched self(0, std::move(connections), {});
+  connections = one_connection(0, std::move(between[1]));
+  connections.emplace(2, std::move(to_other[0]));
+  const Watched other(1, std::move(connections), {});
+  to_other[1] = Connection();  // the connection to us stays open
+  ASSERT_TRUE(self.fails());
+  EXPECT_EQ(self.state.error.kind(), GroupError::Kind::kPeerLost);
+  EXPECT_THAT(self.state.error.message(), HasSubstr("rank 2 (host h, pid 102) died"));
 }
 
 TEST(PeerWatch, WaitsForAPeerThatIsThereAsLongAsItIsTold) {
