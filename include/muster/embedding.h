@@ -20,7 +20,8 @@
 #include <string>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include "muster/job.h"
 #include "muster/optim.h"

@@ -1,7 +1,9 @@
 #pragma once
 
-// All of Muster's public headers. A program that trains needs run.h and trainer.h; one without tensors run.h,
-// and communicator.h for collectives.
+// All of Muster's public headers, with all of libtorch's. A program that trains needs run.h and trainer.h, which
+// include of libtorch only what they use; one without tensors run.h, and communicator.h for collectives.
+
+#include <torch/torch.h>  // IWYU pragma: export
 
 #include "muster/communicator.h"
 #include "muster/deadline.h"

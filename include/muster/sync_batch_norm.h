@@ -11,7 +11,9 @@
 // It is exact for batches of equal size, and for any sizes under a loss that is a sum over samples. In
 // evaluation it is an ordinary batch normalisation. Its parameters and buffers have the names of torch's.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/options/batchnorm.h>
+#include <torch/nn/pimpl.h>
 
 #include "muster/job.h"
 

@@ -41,7 +41,9 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
 
 #include "muster/job.h"
 #include "muster/metrics.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "muster/base/error.h"
 #include "muster/job/job_context.h"

@@ -5,6 +5,10 @@
 #include <set>
 #include <utility>
 
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include "muster/base/error.h"
 
 namespace muster::detail {

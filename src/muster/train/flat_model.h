@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include "muster/train/parameter_layout.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "muster/optim/update_rule.h"
 #include "muster/trainer.h"

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"

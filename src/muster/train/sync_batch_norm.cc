@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "muster/base/error.h"
 #include "muster/communicator.h"
 

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include <fmt/ranges.h>
+#include <torch/optim/lbfgs.h>
 
 #include "muster/base/error.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "muster/job/job_context.h"
 #include "muster/optim/update_rule.h"
