@@ -6,29 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "bench/driver/numbers.h"
-
 namespace muster::detail::bench {
-
-std::optional<double> Series::median_of(const std::string& part) const {
-  std::vector<double> values;
-  for (const auto& sample : samples) {
-    if (const auto found = sample.parts.find(part); found != sample.parts.end())
-      values.push_back(found->second);
-  }
-  return values.empty() ? std::nullopt : std::optional(percentile(values, 0.5));
-}
-
-Result summarise(const Series& series) {
-  std::vector<double> times;
-  for (const auto& sample : series.samples) times.push_back(sample.us);
-  return {.of = series.of,
-          .median_us = percentile(times, 0.5),
-          .p10_us = percentile(times, 0.1),
-          .p90_us = percentile(times, 0.9),
-          .verified = series.verified,
-          .repeated_us = series.median_of("repeated")};
-}
 
 int run(Kind& kind) {
   kind.check();
@@ -62,9 +40,20 @@ int run(Kind& kind) {
       [&] { return kind.plot(); });
 }
 
+std::vector<size_t> order_of_turns(size_t round, size_t count) {
+  std::vector<size_t> order;
+  // Shifted by the round: 0, 1, count - 1, 2, count - 2, ..., which has each difference modulo count once.
+  for (size_t i = 0; i < count; ++i) {
+    const size_t first = i % 2 == 0 ? (count - i / 2) % count : i / 2 + 1;
+    order.push_back((first + round) % count);
+  }
+  if (count % 2 == 1 && round / count % 2 == 1) std::ranges::reverse(order);
+  return order;
+}
+
 void take_turns(int rounds, size_t count, const std::function<void(size_t which)>& turn) {
   for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < count; ++i) turn((i + static_cast<size_t>(round)) % count);
+    for (const size_t which : order_of_turns(static_cast<size_t>(round), count)) turn(which);
   }
 }
 

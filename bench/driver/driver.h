@@ -1,9 +1,10 @@
 #pragma once
 
 // The driver: starts the subjects of a group, gives each its turns in each measurement, and hands the samples
-// to the kind's report. In each round every subject has a turn, and each round begins with another, so that
-// whatever else the machine does falls on all alike. While one has its turn, the others are blocked in
-// read(). One that fails is left out of the rest, which goes on.
+// to the kind's report. In each round every subject has a turn, in an order of the round's own, so that
+// whatever else the machine does, and whatever the subject before leaves in the caches, falls on all alike.
+// While one has its turn, the others are blocked in read(). One that fails is left out of the rest, which
+// goes on.
 //
 // One thread.
 
@@ -24,7 +25,12 @@ namespace muster::detail::bench {
 /// results, 128 + the signal that stopped it. Make no thread before it. Throws InvalidArgument, SystemError.
 int run(Kind& kind);
 
-/// Gives each of `count` its turn in each round; each round begins with another.
+/// The order of turns in a round (0 and up) of `count` subjects. Over `count` rounds, or twice as many where
+/// `count` is odd, each subject is once, or twice, in each place, and follows each other subject as often: a
+/// Latin square that is balanced for carry-over (E. J. Williams, 1949).
+std::vector<size_t> order_of_turns(size_t round, size_t count);
+
+/// Gives each of `count` its turn in each round, in the round's order.
 void take_turns(int rounds, size_t count, const std::function<void(size_t which)>& turn);
 
 /// Is removed at the end, with all that is in it.

@@ -1,5 +1,7 @@
 #include "bench/driver/driver.h"
 
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,16 +21,26 @@ TEST(TakeTurns, EachRoundBeginsWithAnother) {
   EXPECT_THAT(order, ElementsAre(0, 1, 1, 0, 0, 1));
 }
 
-TEST(Summary, IsOfAllSamplesAndOfThoseWithAPart) {
-  const Series series = {.of = {"ddp", "any"},
-                         .samples = {{.us = 3, .parts = {{"repeated", 1}}}, {.us = 1}, {.us = 2}}};
-  const Result result = summarise(series);
-  EXPECT_DOUBLE_EQ(result.median_us, 2);
-  EXPECT_DOUBLE_EQ(result.p10_us, 1.2);
-  EXPECT_DOUBLE_EQ(result.p90_us, 2.8);
-  EXPECT_TRUE(result.verified);
-  EXPECT_EQ(result.repeated_us, 1);
-  EXPECT_EQ(series.median_of("loss"), std::nullopt);
+TEST(TakeTurns, EachIsInEachPlaceAndFollowsEachOtherAsOften) {
+  for (size_t count = 1; count <= 9; ++count) {
+    const size_t times = count % 2 == 0 ? 1 : 2;
+    std::map<std::pair<size_t, size_t>, size_t> in_place;
+    std::map<std::pair<size_t, size_t>, size_t> follows;
+    for (size_t round = 0; round < times * count; ++round) {
+      const auto order = order_of_turns(round, count);
+      ASSERT_THAT(order, SizeIs(count));
+      for (size_t place = 0; place < count; ++place) {
+        ++in_place[{order[place], place}];
+        if (place > 0) ++follows[{order[place - 1], order[place]}];
+      }
+    }
+    for (size_t one = 0; one < count; ++one) {
+      for (size_t other = 0; other < count; ++other) {
+        EXPECT_EQ((in_place[{one, other}]), times) << "of " << count;
+        EXPECT_EQ((follows[{one, other}]), one == other ? 0 : times) << "of " << count;
+      }
+    }
+  }
 }
 
 // A rank that answers each command with its own name, and dies when it is told to.

@@ -15,7 +15,6 @@
 
 #include <fmt/format.h>
 
-#include "bench/driver/numbers.h"
 #include "muster/base/text.h"
 #include "muster/find_program.h"
 
@@ -77,10 +76,6 @@ std::string silent_ranks(const std::vector<std::string>& answers) {
 }
 
 }  // namespace
-
-std::string SubjectCommand::name() const {
-  return fmt::format("{} ({}), {}", of.subject, of.variant, count_of(static_cast<size_t>(ranks()), "rank"));
-}
 
 Interrupted::Interrupted(int number)
     : std::runtime_error(fmt::format("stopped by SIG{}", sigabbrev_np(number))), signal_(number) {}
