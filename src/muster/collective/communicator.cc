@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "muster/base/error.h"
+#include "muster/base/fast_clock.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
 #include "muster/collective/communicator_options.h"
@@ -182,8 +183,8 @@ OperationQueue& Communicator::queue_of(const Operation& operation) {
 }
 
 void Communicator::run(const Operation& operation, std::optional<Deadline> deadline) {
-  const auto now = Deadline::Clock::now();
-  queue_of(operation).run(checked(operation), deadline.value_or(Deadline::at(now + options_->timeout)), now);
+  queue_of(operation).run(checked(operation),
+                          deadline.value_or(Deadline::at(coarse_now() + options_->timeout)));
 }
 
 Work Communicator::submit(const Operation& operation) {

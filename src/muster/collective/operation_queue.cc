@@ -18,15 +18,15 @@ void OperationQueue::stop() {
   if (thread.joinable()) thread.join();
 }
 
-OperationQueue::Record& OperationQueue::begin(const Operation& operation, uint64_t number,
-                                              Deadline::Clock::time_point now) {
+OperationQueue::Record& OperationQueue::begin(const Operation& operation, uint64_t number) {
   Record& record = records_[number % records_.size()];
   last_ = &record;
+  const uint64_t now = TickClock::ticks();
   record = {.operation = operation, .number = number, .began = now, .ended = now, .failed = false};
   return record;
 }
 
-void OperationQueue::run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now) {
+void OperationQueue::run(const Operation& operation, Deadline deadline) {
   MutexLock lock(mutex_);
   if (busy_ || !queue_.empty()) {
     lock.unlock();
@@ -37,7 +37,7 @@ void OperationQueue::run(const Operation& operation, Deadline deadline, Deadline
   }
   const uint64_t number = ++last_number_;
   busy_ = true;
-  Record& record = begin(operation, number, now);
+  Record& record = begin(operation, number);
   lock.unlock();
   std::exception_ptr error;
   try {
@@ -47,7 +47,7 @@ void OperationQueue::run(const Operation& operation, Deadline deadline, Deadline
   }
   lock.lock();
   busy_ = false;
-  record.ended = Deadline::Clock::now();
+  record.ended = TickClock::ticks();
   record.failed = error != nullptr;
   if (!queue_.empty()) changed_.notify_all();
   lock.unlock();
@@ -75,7 +75,7 @@ void OperationQueue::execute_front(Deadline limit) {
   const auto item = queue_.front();
   queue_.pop_front();
   busy_ = true;
-  Record& record = begin(item->operation, item->number, Deadline::Clock::now());
+  Record& record = begin(item->operation, item->number);
   mutex_.unlock();
   std::exception_ptr error;
   try {
@@ -86,7 +86,7 @@ void OperationQueue::execute_front(Deadline limit) {
   mutex_.lock();
   item->error = error;
   item->done = true;
-  record.ended = Deadline::Clock::now();
+  record.ended = TickClock::ticks();
   record.failed = error != nullptr;
   busy_ = false;
   changed_.notify_all();
@@ -125,7 +125,7 @@ Activity OperationQueue::activity() const {
   return {.number = last_->number,
           .operation = last_->operation.to_string(),
           .running = busy_,
-          .since = busy_ ? last_->began : last_->ended};
+          .since = clock_.time_of(busy_ ? last_->began : last_->ended)};
 }
 
 std::vector<std::string> OperationQueue::history(size_t most) const {
@@ -137,15 +137,15 @@ std::vector<std::string> OperationQueue::history(size_t most) const {
     const Record& record = records_[number % records_.size()];
     if (record.number != number) continue;  // still queued
     const bool running = record.ended == record.began;
+    const auto began = clock_.time_of(record.began);
+    const auto ended = running ? now : clock_.time_of(record.ended);
     lines.push_back(fmt::format(
         "{} {}: {}, began {} ago, {}", number, record.operation.to_string(),
         record.failed ? "failed"
         : running     ? "running"
                       : "done",
-        format_seconds(now - record.began),
-        fmt::format("took {:.0f} us",
-                    std::chrono::duration<double, std::micro>((running ? now : record.ended) - record.began)
-                        .count())));
+        format_seconds(now - began),
+        fmt::format("took {:.0f} us", std::chrono::duration<double, std::micro>(ended - began).count())));
   }
   if (lines.size() > most) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(most));
   return lines;

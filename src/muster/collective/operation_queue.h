@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/fast_clock.h"
 #include "muster/base/mutex.h"
 #include "muster/collective/engine.h"
 #include "muster/collective/operation.h"
@@ -41,8 +42,8 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  /// Executes it in its turn and returns when it is done; throws what it threw. `now` is the time.
-  void run(const Operation& operation, Deadline deadline, Deadline::Clock::time_point now);
+  /// Executes it in its turn and returns when it is done; throws what it threw.
+  void run(const Operation& operation, Deadline deadline);
 
   /// Queues it and returns.
   std::shared_ptr<Item> submit(const Operation& operation, Deadline deadline);
@@ -63,16 +64,16 @@ class OperationQueue {
   struct Record {
     Operation operation;
     uint64_t number = 0;
-    Deadline::Clock::time_point began;
-    Deadline::Clock::time_point ended;  // as `began` while it runs
+    uint64_t began = 0;  // by the TickClock
+    uint64_t ended = 0;  // as `began` while it runs
     bool failed = false;
   };
-  Record& begin(const Operation& operation, uint64_t number, Deadline::Clock::time_point now)
-      MUSTER_REQUIRES(mutex_);
+  Record& begin(const Operation& operation, uint64_t number) MUSTER_REQUIRES(mutex_);
   void execute_front(Deadline limit) MUSTER_REQUIRES(mutex_);
   void run_thread();
 
   const Execute execute_;
+  const TickClock clock_;
   mutable Mutex mutex_;
   ConditionVariable changed_;
   uint64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;

@@ -33,6 +33,15 @@ constexpr int kSpinsWhenOversubscribed = 40;  // about as long as two switches b
 constexpr size_t kFirstLineBytes = kCacheLine - offsetof(HeaderSlot, inline_data);  // of the data
 constexpr size_t kMostLinesAtOnce = 8;  // a core fetches about a dozen
 
+// Asks for a cache line to be this core's alone, so that a later write to it does not wait.
+void prefetch_to_write(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // the builtin would only read
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 }  // namespace
 
 HostGroup::HostGroup(HostMemory& memory, std::vector<HostPeer> peers, int index, int cores)
@@ -156,7 +165,11 @@ void HostGroup::begin(const OperationContext& context, size_t offset, const void
       __builtin_prefetch(reinterpret_cast<const std::byte*>(&theirs) + line * kCacheLine);
     return theirs.sequence.load(std::memory_order_acquire) >= sequence;
   });
-  // Everyone is done with the last operation: its work counter is free for the next.
+  // Everyone is done with the last operation: its header slot and its work counter are free for the next. The
+  // slot's lines, which the others have read, come back to this core while the caller goes on.
+  HeaderSlot& next_header = mine().state->headers[(sequence + 1) % 2];
+  for (size_t line = 0; line <= more_lines; ++line)
+    prefetch_to_write(reinterpret_cast<const std::byte*>(&next_header) + line * kCacheLine);
   if (index_ == 0) {
     WorkCounter& next = mine().state->work_counters[(sequence + 1) % 2];
     next.claimed.store(0, std::memory_order_relaxed);
