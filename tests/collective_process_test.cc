@@ -192,7 +192,7 @@ TEST(CollectiveProcesses, AKilledRankOnAnotherHostIsSoonNamedByAllOthers) {
 
 TEST(CollectiveProcesses, AStoppedRankIsNamedAtTheDeadline) {
   Ranks ranks(3, nullptr);
-  ranks.start(1'000'000, 3s, {{"MUSTER_HEARTBEAT_TIMEOUT", "60s"}});
+  ranks.start(1'000'000, 6s, {{"MUSTER_HEARTBEAT_TIMEOUT", "60s"}});
   ranks.wait_until_reducing();
   ranks.processes.signal(ranks[1], SIGSTOP);
   expect_that_the_others_name(ranks, 1, "DeadlineExceeded");
@@ -202,7 +202,7 @@ TEST(CollectiveProcesses, ARankWhoseHostIsCutOffIsNamedAtTheDeadline) {
   for (const bool unplugged : {true, false}) {
     const Hosts hosts(3);
     Ranks ranks(3, &hosts);
-    ranks.start(1'000'000, 3s, {{"MUSTER_HEARTBEAT_TIMEOUT", "60s"}});
+    ranks.start(1'000'000, 6s, {{"MUSTER_HEARTBEAT_TIMEOUT", "60s"}});
     ranks.wait_until_reducing();
     if (unplugged) {
       hosts.unplug(2);

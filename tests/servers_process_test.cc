@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -59,16 +60,24 @@ int train(const std::vector<std::string>& arguments) {
     const auto y = torch::randn({16, 5});
     torch::nn::Linear other(20, 5);
     std::optional<Trainer> other_trainer;
-    for (int taken = 1; trainer.step([&] { return torch::mse_loss(net->forward(x), y); }, 16); ++taken) {
+    Deadline::Clock::duration longest{0};
+    const auto timed_step = [&] {
+      const auto began = Deadline::Clock::now();
+      const auto step = trainer.step([&] { return torch::mse_loss(net->forward(x), y); }, 16);
+      longest = std::max(longest, Deadline::Clock::now() - began);
+      return step.goes_on;
+    };
+    for (int taken = 1; timed_step(); ++taken) {
       if (taken == 5) fmt::print("training\n");
       while (taken >= 5 && !go.empty() && !std::filesystem::exists(go)) std::this_thread::sleep_for(20ms);
       if (taken == 5 && second) other_trainer.emplace(job, other, optim::SGD({.lr = 0.01}));
-      // At the end of one model a worker waits for the last gradients of the others, which must not wait for it
-      // in the other model.
+      // At the end of one model a worker waits for the last gradients of the others, which must not wait for
+      // it in the other model.
       if (taken == 65) other_trainer.reset();
       if (other_trainer) other_trainer->step([&] { return torch::mse_loss(other->forward(x), y); }, 16);
     }
     fmt::print("ended at step {}\n", trainer.steps());
+    fmt::print("longest step: {} ms\n", longest / 1ms);
     if (out.empty()) return;
     std::ofstream file(fmt::format("{}.{}", out, job.rank()), std::ios::binary);
     for (const auto& parameter : net->parameters()) {
@@ -216,8 +225,8 @@ TEST_P(EachMode, AModelThatIsMadeAfterAWorkerDiedDoesNotWaitForIt) {
 }
 
 TEST_P(EachMode, AStoppedWorkerHoldsNobodyUpForLongerThanTwiceTheHeartbeat) {
-  constexpr auto kHeartbeatTimeout = 2s;
-  constexpr auto kTraining = 20s;  // what the steps take at most, on a slow machine
+  constexpr auto kHeartbeatTimeout = 4s;
+  constexpr auto kStep = 4s;  // what it takes at most to compute one, on a slow machine
   const Job job = start(2, 1, {"--steps", "100", "--go", go_file()},
                         {{"MUSTER_STRATEGY", GetParam()},
                          {"MUSTER_STALENESS", "5"},
@@ -225,13 +234,15 @@ TEST_P(EachMode, AStoppedWorkerHoldsNobodyUpForLongerThanTwiceTheHeartbeat) {
                          {"MUSTER_HEARTBEAT_TIMEOUT", fmt::format("{}s", kHeartbeatTimeout.count())}});
   for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
   cluster_.signal(job.workers[1], SIGSTOP);
-  const auto stopped = Deadline::Clock::now();
   go();
   const auto chief = cluster_.wait(job.workers[0], soon());
   EXPECT_EQ(chief.exit_code, 0) << chief.output;
   EXPECT_THAT(chief.output, HasSubstr("ended at step 100"));
   expect_success(job.servers[0]);
-  EXPECT_LT(Deadline::Clock::now() - stopped, 2 * kHeartbeatTimeout + kTraining);
+  const size_t longest = chief.output.find("longest step: ");
+  ASSERT_NE(longest, std::string::npos);
+  EXPECT_LT(std::stoi(chief.output.substr(longest + strlen("longest step: "))) * 1ms,
+            2 * kHeartbeatTimeout + kStep);
   cluster_.signal(job.workers[1], SIGKILL);
   cluster_.wait(job.workers[1], soon());
 }
@@ -260,7 +271,7 @@ TEST_F(ServersProcesses, AServerThatDiesEndsTheJobWithAnErrorThatNamesIt) {
   for (const int process : job.workers) {
     const auto result = cluster_.wait(process, soon());
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.output, HasSubstr("parameter server 0"));
+    EXPECT_THAT(result.output, HasSubstr("parameter server 0 did not come back"));
   }
 }
 
@@ -273,7 +284,9 @@ TEST_F(ServersProcesses, AServerOfTwoModelsThatDiesEndsTheJobWithAnErrorThatName
   for (const int process : job.workers) {
     const auto result = cluster_.wait(process, soon());
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.output, HasSubstr("parameter server 0"));
+    // It may die while a worker comes to it with the second model.
+    EXPECT_THAT(result.output,
+                ::testing::ContainsRegex("\nE [^\n]*parameter server 0(:| is gone| did not come back)"));
   }
 }
 

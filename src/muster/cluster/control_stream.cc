@@ -19,8 +19,8 @@ namespace {
 constexpr int kMaxMessageBytes = 64 << 20;
 // A client that reads nothing while this much waits for it is as good as dead.
 constexpr size_t kMaxQueuedBytes = 256 << 20;
-// A connection that says nothing is dropped after this long.
-constexpr int kHandshakeMilliseconds = 5000;
+// A connection that says nothing is dropped after this long. A task that was merely slow connects again.
+constexpr int kHandshakeMilliseconds = 60000;
 
 // gRPC's own lines go to our log, at debug level.
 void quiet_grpc_log() {

@@ -56,7 +56,7 @@ class Coordinator {
   /// Listens. Throws SystemError that names the addresses when none is free.
   explicit Coordinator(const Options& options);
 
-  /// Ends all sessions.
+  /// Ends all streams.
   ~Coordinator();
 
   const Address& address() const;

@@ -10,23 +10,23 @@
 
 namespace muster::detail {
 
-void CoordinatorState::fail(SessionId id, Session& session, const TaskFailure& failure, Time now) {
+void CoordinatorState::fail(StreamId id, Stream& stream, const TaskFailure& failure, Time now) {
   const std::string& how = failure.how;
   std::string where;
   for (const auto& pending : pending_) {
-    if (pending.session == id && pending.request.has_barrier()) {
+    if (pending.stream == id && pending.request.has_barrier()) {
       where = fmt::format(" while it waited in barrier '{}'", pending.request.barrier().name());
     }
   }
-  TaskState& state = tasks_.at(session.self.task);
+  TaskState& state = tasks_.at(stream.self.task);
   state.status = TaskStatus::kFailed;
   if (!failure.may_return) state.ended = how;
   drop_requests_of(id);
-  send_refusal_and_close(id, session, fmt::format("the coordinator gave up on this task: {}", how),
+  send_refusal_and_close(id, stream, fmt::format("the coordinator gave up on this task: {}", how),
                          proto::Refusal::FINAL);
   if (aborted_ || finished_) return;
   const std::string reason = fmt::format("{} failed{}: {}; last heard of {} ago", state.info.describe(),
-                                         where, how, format_seconds(now - session.last_heard));
+                                         where, how, format_seconds(now - stream.last_heard));
   const bool is_launcher = state.info.task.job == "launcher";
   if (is_launcher || (state.expected && !survives_failures()))
     return abort({.reason = reason, .by = state.info.task, .died = failure.died});
@@ -50,7 +50,7 @@ void CoordinatorState::exited(const TaskName& task, const std::string& how, Time
   }
   if (options_.failure_policy != FailurePolicy::kGoOn) return;  // its stream tells what became of it
   if (state.status == TaskStatus::kEntered) {
-    fail(state.session, sessions_.at(state.session), {.how = how, .died = true}, now);
+    fail(state.stream, streams_.at(state.stream), {.how = how, .died = true}, now);
   } else if (state.status == TaskStatus::kFailed && state.ended.empty()) {
     state.ended = how;
     settle_failure(state);

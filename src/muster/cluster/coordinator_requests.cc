@@ -10,8 +10,8 @@
 
 namespace muster::detail {
 
-void CoordinatorState::on_request(SessionId id, const proto::Request& request, Time now) {
-  Pending pending = {.session = id, .request = request, .started = now};
+void CoordinatorState::on_request(StreamId id, const proto::Request& request, Time now) {
+  Pending pending = {.stream = id, .request = request, .started = now};
   if (request.timeout_ms() >= 0) pending.deadline = now + std::chrono::milliseconds(request.timeout_ms());
   switch (request.what_case()) {
     case proto::Request::kPut: {
@@ -38,7 +38,7 @@ void CoordinatorState::on_request(SessionId id, const proto::Request& request, T
     case proto::Request::kBarrier: {
       const auto& barrier = request.barrier();
       const auto members = participants(barrier);
-      const auto& self = sessions_.at(id).self.task;
+      const auto& self = streams_.at(id).self.task;
       if (std::find(members.begin(), members.end(), self) == members.end()) {
         return reply(
             pending, proto::Reply::INVALID_ARGUMENT,
@@ -51,7 +51,7 @@ void CoordinatorState::on_request(SessionId id, const proto::Request& request, T
                        fmt::format("barrier '{}' is waited for by job '{}' elsewhere, and by job '{}' here",
                                    barrier.name(), other.request.barrier().job(), barrier.job()));
         }
-        if (other.session == id) {
+        if (other.stream == id) {
           return reply(
               pending, proto::Reply::INVALID_ARGUMENT,
               fmt::format("{} waits in barrier '{}' twice at once", self.to_string(), barrier.name()));
@@ -61,7 +61,7 @@ void CoordinatorState::on_request(SessionId id, const proto::Request& request, T
       return settle_barriers();
     }
     case proto::Request::kExited: {
-      if (sessions_.at(id).self.task.job != "launcher") {
+      if (streams_.at(id).self.task.job != "launcher") {
         return reply(pending, proto::Reply::INVALID_ARGUMENT, "only launchers say that a task has ended");
       }
       exited(from_proto(request.exited().task()), request.exited().how(), now);
@@ -87,10 +87,10 @@ std::vector<TaskName> CoordinatorState::participants(const proto::Barrier& barri
 }
 
 void CoordinatorState::settle_barriers() {
-  std::map<std::string, std::map<SessionId, std::string>> arrived;  // with what each brought
+  std::map<std::string, std::map<StreamId, std::string>> arrived;  // with what each brought
   for (const auto& pending : pending_) {
     const auto& barrier = pending.request.barrier();
-    if (pending.request.has_barrier()) arrived[barrier.name()][pending.session] = barrier.value();
+    if (pending.request.has_barrier()) arrived[barrier.name()][pending.stream] = barrier.value();
   }
   std::vector<Pending> waiting;
   std::swap(waiting, pending_);
@@ -106,8 +106,8 @@ void CoordinatorState::settle_barriers() {
     for (const auto& name : members) {
       const TaskState& state = tasks_.at(name);
       const auto& here = arrived[barrier.name()];
-      if (state.status == TaskStatus::kEntered && here.contains(state.session)) {
-        values.push_back(here.at(state.session));
+      if (state.status == TaskStatus::kEntered && here.contains(state.stream)) {
+        values.push_back(here.at(state.stream));
       } else if (state.status == TaskStatus::kLeft) {
         gone = &tasks_.find(name)->first;
       }
@@ -133,7 +133,7 @@ void CoordinatorState::reply(const Pending& pending, proto::Reply::Code code, co
   answer.set_message(text);
   answer.set_value(value);
   answer.mutable_values()->Add(values.begin(), values.end());
-  actions_.send(pending.session, std::move(message));
+  actions_.send(pending.stream, std::move(message));
 }
 
 std::string CoordinatorState::what_is_missing(const Pending& pending, Time now) const {
@@ -145,13 +145,13 @@ std::string CoordinatorState::what_is_missing(const Pending& pending, Time now) 
   for (const auto& name : participants(barrier)) {
     const TaskState& state = tasks_.at(name);
     const bool here = std::any_of(pending_.begin(), pending_.end(), [&](const Pending& other) {
-      return state.status == TaskStatus::kEntered && other.session == state.session &&
+      return state.status == TaskStatus::kEntered && other.stream == state.stream &&
              other.request.has_barrier() && other.request.barrier().name() == barrier.name();
     });
     if (here) continue;
     if (state.status == TaskStatus::kEntered) {
       absent.push_back(fmt::format("{}, last heard of {} ago", state.info.describe(),
-                                   format_seconds(now - sessions_.at(state.session).last_heard)));
+                                   format_seconds(now - streams_.at(state.stream).last_heard)));
     } else {
       absent.push_back(name.short_name() + (state.status == TaskStatus::kAbsent
                                                 ? ", which has not entered the job"

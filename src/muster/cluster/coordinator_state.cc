@@ -38,28 +38,28 @@ CoordinatorState::CoordinatorState(Options options, Actions actions)
   }
 }
 
-void CoordinatorState::connected(SessionId session, std::string peer, Time now) {
-  sessions_[session] = {.peer = std::move(peer), .last_heard = now};
+void CoordinatorState::connected(StreamId stream, std::string peer, Time now) {
+  streams_[stream] = {.peer = std::move(peer), .last_heard = now};
 }
 
-void CoordinatorState::received(SessionId id, const proto::FromMember& message, Time now) {
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
+void CoordinatorState::received(StreamId id, const proto::FromMember& message, Time now) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
   now_ = now;
-  Session& session = found->second;
-  session.last_heard = now;
-  if (session.status == SessionStatus::kClosing) return;
-  if (session.status == SessionStatus::kConnected) {
-    if (message.has_hello()) return on_hello(id, session, message.hello());
-    return refuse(id, session, "the first message of the handshake was not a Hello");
+  Stream& stream = found->second;
+  stream.last_heard = now;
+  if (stream.status == StreamStatus::kClosing) return;
+  if (stream.status == StreamStatus::kConnected) {
+    if (message.has_hello()) return on_hello(id, stream, message.hello());
+    return refuse(id, stream, "the first message of the handshake was not a Hello");
   }
-  if (session.status == SessionStatus::kChallenged) {
-    if (message.has_proof()) return on_proof(id, session, message.proof());
-    return refuse(id, session, "the challenge was not answered");
+  if (stream.status == StreamStatus::kChallenged) {
+    if (message.has_proof()) return on_proof(id, stream, message.proof());
+    return refuse(id, stream, "the challenge was not answered");
   }
-  if (session.status == SessionStatus::kWelcomed) {
-    if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
-    admit(id, session);
+  if (stream.status == StreamStatus::kWelcomed) {
+    if (const auto reason = reason_to_refuse(stream)) return refuse(id, stream, *reason);
+    admit(id, stream);
   }
   switch (message.what_case()) {
     case proto::FromMember::kHeartbeat: {
@@ -70,47 +70,46 @@ void CoordinatorState::received(SessionId id, const proto::FromMember& message, 
     case proto::FromMember::kRequest:
       return on_request(id, message.request(), now);
     case proto::FromMember::kAbort:
-      return abort(fmt::format("{}: {}", session.self.describe(), message.abort().reason()),
-                   session.self.task);
+      return abort(fmt::format("{}: {}", stream.self.describe(), message.abort().reason()), stream.self.task);
     case proto::FromMember::kLeave:
-      return on_leave(id, session);
+      return on_leave(id, stream);
     default:
-      return refuse(id, session, "a message that members do not send");
+      return refuse(id, stream, "a message that members do not send");
   }
 }
 
-void CoordinatorState::on_hello(SessionId id, Session& session, const proto::Hello& hello) {
-  session.hello = hello;
-  session.self = from_proto(hello.self());
+void CoordinatorState::on_hello(StreamId id, Stream& stream, const proto::Hello& hello) {
+  stream.hello = hello;
+  stream.self = from_proto(hello.self());
   if (hello.protocol() != kProtocolVersion) {
     return refuse(
-        id, session,
+        id, stream,
         fmt::format("it speaks version {} of the protocol, and the coordinator version {}: use the same "
                     "build of Muster for all tasks",
                     hello.protocol(), kProtocolVersion));
   }
   if (hello.job_id() != options_.job_id) {
     return refuse(
-        id, session,
+        id, stream,
         fmt::format("it belongs to job '{}', and this is job '{}'", hello.job_id(), options_.job_id),
         proto::Refusal::OTHER_JOB);
   }
-  session.server_nonce = random_bytes(16);
-  session.status = SessionStatus::kChallenged;
+  stream.server_nonce = random_bytes(16);
+  stream.status = StreamStatus::kChallenged;
   proto::FromCoordinator message;
-  message.mutable_challenge()->set_nonce(session.server_nonce);
+  message.mutable_challenge()->set_nonce(stream.server_nonce);
   actions_.send(id, std::move(message));
 }
 
-std::string CoordinatorState::challenge_of(const Session& session, const char* role) const {
-  return challenge_text(role, session.hello, session.server_nonce);
+std::string CoordinatorState::challenge_of(const Stream& stream, const char* role) const {
+  return challenge_text(role, stream.hello, stream.server_nonce);
 }
 
-std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& session) const {
-  const auto& name = session.self.task;
+std::optional<std::string> CoordinatorState::reason_to_refuse(const Stream& stream) const {
+  const auto& name = stream.self.task;
   if (aborted_) return "the job was aborted: " + aborted_->reason;
   const auto found = tasks_.find(name);
-  if (!session.hello.observer()) {
+  if (!stream.hello.observer()) {
     if (found == tasks_.end() || !found->second.expected) {
       std::vector<std::string> expected;
       for (const auto& [task, state] : tasks_) {
@@ -119,7 +118,7 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
       return fmt::format("the job has no task {}; it has {}", name.to_string(), comma_separated(expected));
     }
     TaskSet believed;
-    for (const auto& task : session.hello.tasks()) believed[task.job()].push_back(task.index());
+    for (const auto& task : stream.hello.tasks()) believed[task.job()].push_back(task.index());
     for (auto& [job, indices] : believed) std::sort(indices.begin(), indices.end());
     if (believed != options_.tasks) {
       const auto describe = [](const TaskSet& tasks) {
@@ -133,7 +132,7 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
   }
   if (found == tasks_.end()) return std::nullopt;
   const TaskState& state = found->second;
-  if (state.status == TaskStatus::kEntered && session.self.incarnation <= state.info.incarnation) {
+  if (state.status == TaskStatus::kEntered && stream.self.incarnation <= state.info.incarnation) {
     return fmt::format("{} has already entered the job, as pid {} on host {}", name.to_string(),
                        state.info.pid, state.info.host_name);
   }
@@ -141,37 +140,37 @@ std::optional<std::string> CoordinatorState::reason_to_refuse(const Session& ses
   return std::nullopt;
 }
 
-void CoordinatorState::on_proof(SessionId id, Session& session, const proto::Proof& proof) {
-  if (!secret_.verify(challenge_of(session, "member"), proof.proof())) {
-    return refuse(id, session, "it does not know the job's secret (MUSTER_SECRET)");
+void CoordinatorState::on_proof(StreamId id, Stream& stream, const proto::Proof& proof) {
+  if (!secret_.verify(challenge_of(stream, "member"), proof.proof())) {
+    return refuse(id, stream, "it does not know the job's secret (MUSTER_SECRET)");
   }
-  if (const auto reason = reason_to_refuse(session)) return refuse(id, session, *reason);
-  session.status = SessionStatus::kWelcomed;
+  if (const auto reason = reason_to_refuse(stream)) return refuse(id, stream, *reason);
+  stream.status = StreamStatus::kWelcomed;
   proto::FromCoordinator welcome;
-  welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(session, "coordinator")));
+  welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(stream, "coordinator")));
   welcome.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
   actions_.send(id, std::move(welcome));
 }
 
-void CoordinatorState::admit(SessionId id, Session& session) {
-  TaskState& state = tasks_[session.self.task];
+void CoordinatorState::admit(StreamId id, Stream& stream) {
+  TaskState& state = tasks_[stream.self.task];
   if (state.status == TaskStatus::kEntered) {  // an earlier incarnation whose end has not been noticed yet
-    const SessionId old = state.session;
+    const StreamId old = state.stream;
     drop_requests_of(old);
-    sessions_.at(old).status = SessionStatus::kClosing;
+    streams_.at(old).status = StreamStatus::kClosing;
     actions_.close(old);
     tell_of_failure(state.info);
   }
   const bool again = state.status != TaskStatus::kAbsent;
   state.status = TaskStatus::kEntered;
-  state.session = id;
-  state.info = session.self;
+  state.stream = id;
+  state.info = stream.self;
   state.ended.clear();
-  session.status = SessionStatus::kMember;
+  stream.status = StreamStatus::kMember;
   if (again) {
-    log_warning("{} entered again as incarnation {}", session.self.describe(), session.self.incarnation);
+    log_warning("{} entered again as incarnation {}", stream.self.describe(), stream.self.incarnation);
   } else {
-    log_debug("{} entered{}", session.self.describe(),
+    log_debug("{} entered{}", stream.self.describe(),
               state.expected ? fmt::format(" ({})", entered_count()) : "");
   }
   if (state.expected) abort_if_a_task_never_enters();
@@ -183,18 +182,18 @@ void CoordinatorState::admit(SessionId id, Session& session) {
   }
 }
 
-void CoordinatorState::refuse(SessionId id, Session& session, const std::string& reason,
+void CoordinatorState::refuse(StreamId id, Stream& stream, const std::string& reason,
                               proto::Refusal::Kind kind) {
-  const auto& self = session.self;
+  const auto& self = stream.self;
   const std::string who = self.task.job && !self.task.job->empty() ? self.describe() : "a stranger";
   if (refusals_.allows(now_))
-    log_warning("refused {} at {}: {}{}", who, session.peer, reason, refusals_.left_out());
-  send_refusal_and_close(id, session, reason, kind);
+    log_warning("refused {} at {}: {}{}", who, stream.peer, reason, refusals_.left_out());
+  send_refusal_and_close(id, stream, reason, kind);
 }
 
-void CoordinatorState::send_refusal_and_close(SessionId id, Session& session, const std::string& reason,
+void CoordinatorState::send_refusal_and_close(StreamId id, Stream& stream, const std::string& reason,
                                               proto::Refusal::Kind kind) {
-  session.status = SessionStatus::kClosing;
+  stream.status = StreamStatus::kClosing;
   proto::FromCoordinator message;
   message.mutable_refusal()->set_reason(reason);
   message.mutable_refusal()->set_kind(kind);
@@ -252,33 +251,33 @@ void CoordinatorState::check_assembled() {
   broadcast(message);
 }
 
-void CoordinatorState::on_leave(SessionId id, Session& session) {
-  tasks_.at(session.self.task).status = TaskStatus::kLeft;
-  log_debug("{} left", session.self.describe());
-  session.status = SessionStatus::kClosing;
+void CoordinatorState::on_leave(StreamId id, Stream& stream) {
+  tasks_.at(stream.self.task).status = TaskStatus::kLeft;
+  log_debug("{} left", stream.self.describe());
+  stream.status = StreamStatus::kClosing;
   drop_requests_of(id);
   actions_.close(id);
-  if (!missing().empty() && tasks_.at(session.self.task).expected) {
-    log_warning("{} left before all tasks had entered: {} missing", session.self.describe(),
+  if (!missing().empty() && tasks_.at(stream.self.task).expected) {
+    log_warning("{} left before all tasks had entered: {} missing", stream.self.describe(),
                 comma_separated(missing()));
   }
   settle_barriers();
   check_finished();
 }
 
-void CoordinatorState::drop_requests_of(SessionId id) {
-  std::erase_if(pending_, [id](const Pending& pending) { return pending.session == id; });
+void CoordinatorState::drop_requests_of(StreamId id) {
+  std::erase_if(pending_, [id](const Pending& pending) { return pending.stream == id; });
 }
 
-void CoordinatorState::disconnected(SessionId id, Time now) {
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
-  if (found->second.status == SessionStatus::kMember) {
+void CoordinatorState::disconnected(StreamId id, Time now) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  if (found->second.status == StreamStatus::kMember) {
     fail(id, found->second, {.how = "its connection closed", .may_return = options_.restarts, .died = true},
          now);
   }
   drop_requests_of(id);
-  sessions_.erase(id);
+  streams_.erase(id);
 }
 
 void CoordinatorState::abort(const std::string& reason, std::optional<TaskName> by) {
@@ -294,28 +293,34 @@ void CoordinatorState::abort(AbortRecord record) {
 }
 
 void CoordinatorState::broadcast(const proto::FromCoordinator& message) {
-  for (const auto& [id, session] : sessions_) {
-    if (session.status == SessionStatus::kMember) actions_.send(id, message);
+  for (const auto& [id, stream] : streams_) {
+    if (stream.status == StreamStatus::kMember) actions_.send(id, message);
   }
 }
 
 void CoordinatorState::tick(Time now) {
   now_ = now;
-  std::vector<SessionId> silent;
-  for (auto& [id, session] : sessions_) {
-    if (session.status == SessionStatus::kMember && now - session.last_heard > options_.heartbeat_timeout)
+  // Our own pause (a stopped process, a suspended machine) is not the others' silence: what they said
+  // meanwhile is still to be read.
+  if (last_tick_ && now - *last_tick_ > options_.heartbeat_timeout / 2) {
+    for (auto& [id, stream] : streams_) stream.last_heard = now;
+  }
+  last_tick_ = now;
+  std::vector<StreamId> silent;
+  for (auto& [id, stream] : streams_) {
+    if (stream.status == StreamStatus::kMember && now - stream.last_heard > options_.heartbeat_timeout)
       silent.push_back(id);
     const bool unproved =
-        session.status == SessionStatus::kConnected || session.status == SessionStatus::kChallenged;
-    if (unproved && now - session.last_heard > kHandshakeTimeout) {
-      refuse(id, session,
+        stream.status == StreamStatus::kConnected || stream.status == StreamStatus::kChallenged;
+    if (unproved && now - stream.last_heard > kHandshakeTimeout) {
+      refuse(id, stream,
              fmt::format("it said nothing for {} in the middle of the handshake",
                          format_seconds(kHandshakeTimeout)),
              proto::Refusal::TOO_SLOW);
     }
   }
-  for (const SessionId id : silent) {
-    fail(id, sessions_.at(id),
+  for (const StreamId id : silent) {
+    fail(id, streams_.at(id),
          {.how = fmt::format("it was silent for longer than {}", format_seconds(options_.heartbeat_timeout))},
          now);
   }

@@ -4,12 +4,12 @@
 // messages come out. The service (coordinator.cc) carries them; the tests call it directly.
 //
 // Invariants:
-//  1. A session that has not proved the secret can reach nothing but its own handshake.
-//  2. A task has at most one live session; a higher incarnation replaces a lower one.
+//  1. A stream that has not proved the secret can reach nothing but its own handshake.
+//  2. A task has at most one live stream; a higher incarnation replaces a lower one.
 //  3. An abort is sticky: every member is told once, and every later message is answered with it.
 //  4. A task that was welcomed has entered with its next message: one that gave up waiting for the welcome
 //     has not failed. Until then it may take as long as it needs, since it has proved the secret.
-//  5. Every request is answered exactly once, unless its session ends first.
+//  5. Every request is answered exactly once, unless its stream ends first.
 //
 // Not thread-safe: the service holds one lock around every call.
 
@@ -33,7 +33,7 @@ namespace muster::detail {
 
 class CoordinatorState {
  public:
-  using SessionId = uint64_t;
+  using StreamId = uint64_t;
   using Time = Deadline::Clock::time_point;
 
   struct Options {
@@ -46,15 +46,15 @@ class CoordinatorState {
   };
 
   struct Actions {
-    std::function<void(SessionId, proto::FromCoordinator)> send;
-    std::function<void(SessionId)> close;  ///< after what was sent has gone out
+    std::function<void(StreamId, proto::FromCoordinator)> send;
+    std::function<void(StreamId)> close;  ///< after what was sent has gone out
   };
 
   CoordinatorState(Options options, Actions actions);
 
-  void connected(SessionId session, std::string peer, Time now);
-  void received(SessionId session, const proto::FromMember& message, Time now);
-  void disconnected(SessionId session, Time now);
+  void connected(StreamId stream, std::string peer, Time now);
+  void received(StreamId stream, const proto::FromMember& message, Time now);
+  void disconnected(StreamId stream, Time now);
 
   /// Expires handshakes, heartbeats and requests, and says each few seconds who is missing. Call it often.
   void tick(Time now);
@@ -71,17 +71,17 @@ class CoordinatorState {
   /// All workers have left; under kGoOn, all but those that have failed.
   bool finished() const { return finished_; }
 
-  /// No session is open: nobody needs the coordinator any more.
-  bool idle() const { return sessions_.empty(); }
+  /// No stream is open: nobody needs the coordinator any more.
+  bool idle() const { return streams_.empty(); }
 
   /// Expected tasks that have not entered yet, and tasks that are connected now.
   std::vector<std::string> missing() const;
   std::vector<std::string> present() const;
 
  private:
-  enum class SessionStatus { kConnected, kChallenged, kWelcomed, kMember, kClosing };
-  struct Session {
-    SessionStatus status = SessionStatus::kConnected;
+  enum class StreamStatus { kConnected, kChallenged, kWelcomed, kMember, kClosing };
+  struct Stream {
+    StreamStatus status = StreamStatus::kConnected;
     std::string peer;
     std::string server_nonce;
     proto::Hello hello;
@@ -91,29 +91,29 @@ class CoordinatorState {
   enum class TaskStatus { kAbsent, kEntered, kFailed, kLeft };
   struct TaskState {
     TaskStatus status = TaskStatus::kAbsent;
-    SessionId session = 0;
+    StreamId stream = 0;
     TaskInfo info;
     bool expected = false;  ///< part of the cluster, not an observer
     std::string ended;      ///< how, when it is not there and will not be started again
   };
   struct Pending {
-    SessionId session = 0;
+    StreamId stream = 0;
     proto::Request request;
     Time started;
     std::optional<Time> deadline;
   };
 
-  void on_hello(SessionId id, Session& session, const proto::Hello& hello);
-  void on_proof(SessionId id, Session& session, const proto::Proof& proof);
-  void admit(SessionId id, Session& session);
-  void on_request(SessionId id, const proto::Request& request, Time now);
-  void on_leave(SessionId id, Session& session);
-  void refuse(SessionId id, Session& session, const std::string& reason,
+  void on_hello(StreamId id, Stream& stream, const proto::Hello& hello);
+  void on_proof(StreamId id, Stream& stream, const proto::Proof& proof);
+  void admit(StreamId id, Stream& stream);
+  void on_request(StreamId id, const proto::Request& request, Time now);
+  void on_leave(StreamId id, Stream& stream);
+  void refuse(StreamId id, Stream& stream, const std::string& reason,
               proto::Refusal::Kind kind = proto::Refusal::FINAL);
-  void send_refusal_and_close(SessionId id, Session& session, const std::string& reason,
+  void send_refusal_and_close(StreamId id, Stream& stream, const std::string& reason,
                               proto::Refusal::Kind kind);
 
-  std::optional<std::string> reason_to_refuse(const Session& session) const;
+  std::optional<std::string> reason_to_refuse(const Stream& stream) const;
   void check_assembled();
   void abort_if_a_task_never_enters();
   struct TaskFailure {
@@ -121,7 +121,7 @@ class CoordinatorState {
     bool may_return = false;
     bool died = false;  // and is not merely silent
   };
-  void fail(SessionId id, Session& session, const TaskFailure& failure, Time now);
+  void fail(StreamId id, Stream& stream, const TaskFailure& failure, Time now);
   void abort(AbortRecord record);
   bool survives_failures() const;
   void tell_of_failure(const TaskInfo& task);
@@ -129,27 +129,28 @@ class CoordinatorState {
   bool is_given_up(const TaskName& name, const TaskState& state) const;
   bool no_worker_is_left() const;
   static bool is_worker(const TaskName& name);
-  void drop_requests_of(SessionId id);
+  void drop_requests_of(StreamId id);
   void settle_barriers();
   void check_finished();
   void reply(const Pending& pending, proto::Reply::Code code, const std::string& message,
              const std::string& value = "", const std::vector<std::string>& values = {});
   std::string what_is_missing(const Pending& pending, Time now) const;
   std::vector<TaskName> participants(const proto::Barrier& barrier) const;
-  std::string challenge_of(const Session& session, const char* role) const;
+  std::string challenge_of(const Stream& stream, const char* role) const;
   void broadcast(const proto::FromCoordinator& message);
   std::string entered_count() const;
 
   const Options options_;
   const Secret secret_;
   const Actions actions_;
-  std::map<SessionId, Session> sessions_;
+  std::map<StreamId, Stream> streams_;
   std::map<TaskName, TaskState> tasks_;
   std::map<std::string, std::string> values_;
   std::vector<Pending> pending_;
   std::optional<AbortRecord> aborted_;
   bool assembled_ = false;
   bool finished_ = false;
+  std::optional<Time> last_tick_;
   std::optional<Time> last_reminder_;
   Time now_;  // as the last message or tick had it
   LogLimit refusals_;

@@ -256,6 +256,22 @@ TEST_F(CoordinatorStateTest, ATaskThatGaveUpWaitingForItsWelcomeHasNotFailed) {
   EXPECT_TRUE(assembled(partner));
 }
 
+TEST_F(CoordinatorStateTest, ItsOwnPauseIsNobodysSilence) {
+  make(cluster);
+  const auto a = enter("worker", 0);
+  enter("worker", 1);
+  state->tick(now);
+  now += 60s;
+  state->tick(now);
+  EXPECT_EQ(abort_reason(a), "");
+  for (int i = 0; i < 4; ++i) {
+    now += 3s;
+    heartbeat(a);
+    state->tick(now);
+  }
+  EXPECT_THAT(abort_reason(a), HasSubstr("worker/1 (host host-a, pid 102) failed: it was silent"));
+}
+
 TEST_F(CoordinatorStateTest, AHalfOpenClientIsDropped) {
   make(cluster);
   state->connected(50, "peer", now);

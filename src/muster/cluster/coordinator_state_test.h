@@ -27,7 +27,7 @@ struct Handshake {
   std::optional<TaskSet> tasks;
 };
 
-// Sent messages are kept by session.
+// Sent messages are kept by stream.
 class CoordinatorStateFixture : public ::testing::Test {
  protected:
   void make(TaskSet tasks, FailurePolicy policy = FailurePolicy::kAbort, bool restarts = false) {

@@ -29,6 +29,8 @@ constexpr auto kFirstAnswerTimeout = 3s;
 // The coordinator answers a request at its deadline, with what was missing; only if it is silent too, we
 // speak for it.
 constexpr auto kReplyGrace = 1s;
+// How long a member that aborts the job waits to hear it from the coordinator, which may have died.
+constexpr auto kAbortEcho = 5s;
 
 int64_t timeout_ms(Deadline deadline) {
   if (deadline.is_never()) return -1;
@@ -146,7 +148,8 @@ class Member::Impl {
     message.mutable_abort()->set_reason(reason);
     send(std::move(message));
     // The coordinator tells everyone, us included.
-    const auto deadline = Deadline::after(kReplyGrace);
+    const auto deadline =
+        Deadline::after(std::min<std::chrono::milliseconds>(kAbortEcho, heartbeat_timeout_));
     while (!error_ && !deadline.expired()) changed_.wait_until(lock, deadline.time_point());
   }
 

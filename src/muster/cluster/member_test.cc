@@ -214,7 +214,7 @@ TEST_F(MemberTest, IsToldWhoDied) {
   EXPECT_THAT(how.reason, HasSubstr("worker/1 (host"));
 }
 
-TEST_F(MemberTest, ACoordinatorThatFallsSilentIsLost) {
+TEST_F(MemberTest, ACoordinatorThatFallsSilentHasFailed) {
   const SilentCoordinator silent(200ms);
   std::promise<std::string> ended;
   auto mine = silent.options();

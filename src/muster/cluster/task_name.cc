@@ -132,17 +132,4 @@ bool TaskName::matches(const TaskName& other) const {
          agree(device_type, other.device_type) && agree(device_index, other.device_index);
 }
 
-TaskName TaskName::merged_with(const TaskName& other) const {
-  if (!matches(other)) {
-    raise<InvalidArgument>("'{}' and '{}' name different tasks or devices", to_string(), other.to_string());
-  }
-  TaskName merged = *this;
-  if (!merged.job) merged.job = other.job;
-  if (!merged.replica) merged.replica = other.replica;
-  if (!merged.task) merged.task = other.task;
-  if (!merged.device_type) merged.device_type = other.device_type;
-  if (!merged.device_index) merged.device_index = other.device_index;
-  return merged;
-}
-
 }  // namespace muster::detail

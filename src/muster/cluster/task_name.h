@@ -34,9 +34,6 @@ struct TaskName {
   /// some name matches.
   bool matches(const TaskName& other) const;
 
-  /// Fills missing parts from `other`. Throws InvalidArgument when both name a part differently.
-  TaskName merged_with(const TaskName& other) const;
-
   auto operator<=>(const TaskName&) const = default;
 };
 

@@ -56,12 +56,6 @@ TEST(TaskName, MatchesPartially) {
   }
 }
 
-TEST(TaskName, MergesWhatDoesNotConflict) {
-  const auto merged = TaskName::parse("/job:ps/device:cpu:0").merged_with(TaskName::parse("/job:ps/task:3"));
-  EXPECT_EQ(merged.to_string(), "/job:ps/task:3/device:cpu:0");
-  EXPECT_THROW(TaskName::parse("/job:ps").merged_with(TaskName::parse("/job:worker")), InvalidArgument);
-}
-
 TEST(TaskName, ShortNameIsForPeople) {
   EXPECT_EQ(TaskName::of("worker", 1).short_name(), "worker/1");
 }

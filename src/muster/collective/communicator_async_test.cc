@@ -45,6 +45,36 @@ TEST(Asynchronous, ManyOperationsAreInFlightAndMatchedByOrder) {
   }
 }
 
+TEST(Asynchronous, EveryCollectiveGivesWhatItGivesWhenItIsWaitedFor) {
+  for (const auto& hosts : {std::vector<int>{}, {0, 1, 2}, {0, 0, 1}}) {
+    const auto errors = RankGroup({.ranks = 3, .hosts = hosts}).run([](Communicator& comm) {
+      constexpr size_t kCount = 1000;
+      const auto mine = static_cast<float>(comm.rank() + 1);
+      const std::vector<float> blocks(3 * kCount, mine);
+      std::vector<float> scattered(kCount);
+      std::vector<float> gathered(3 * kCount);
+      std::vector<float> from_all(3 * kCount);
+      std::vector<float> from_root(kCount, mine);
+      std::vector<float> to_root(kCount, mine);
+      std::vector<Work> works;
+      works.push_back(comm.reduce_scatter_async(blocks.data(), scattered.data(), kCount, DType::kFloat32));
+      works.push_back(comm.all_gather_async(blocks.data(), gathered.data(), kCount, DType::kFloat32));
+      works.push_back(comm.all_to_all_async(blocks.data(), from_all.data(), kCount, DType::kFloat32));
+      works.push_back(comm.broadcast_async(from_root.data(), kCount, DType::kFloat32, 2));
+      works.push_back(comm.reduce_async(to_root.data(), kCount, DType::kFloat32, ReduceOp::kMax, 1));
+      for (auto& work : works) work.wait();
+      EXPECT_THAT(scattered, Each(6.0F));
+      for (const auto& received : {gathered, from_all}) {
+        for (size_t i = 0; i < received.size(); ++i)
+          ASSERT_EQ(received[i], static_cast<float>(i / kCount + 1));
+      }
+      EXPECT_THAT(from_root, Each(3.0F));
+      EXPECT_THAT(to_root, Each(comm.rank() == 1 ? 3.0F : mine));
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
 TEST(Asynchronous, MessagesCrossWithoutWaitingForEachOther) {
   for (const auto& hosts : {std::vector<int>{}, {0, 1, 2}}) {
     const auto errors = RankGroup({.ranks = 3, .hosts = hosts}).run([](Communicator& comm) {

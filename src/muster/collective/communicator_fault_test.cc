@@ -195,13 +195,27 @@ TEST_P(FaultTest, ARankThatLeavesIsNamedSoon) {
 }
 
 TEST_P(FaultTest, AnAbortReachesEveryPendingAndLaterOperation) {
-  const auto errors = run([](Communicator& comm) {
+  std::atomic<int> waiting = 0;  // in an operation that the first does not come to
+  const auto errors = run([&](Communicator& comm) {
+    std::thread watching;
     if (comm.rank() == 0) {
-      std::this_thread::sleep_for(100ms);
+      while (waiting < comm.size() - 1) std::this_thread::sleep_for(1ms);
       comm.abort("no more disk");
+    } else {
+      watching = std::thread([&] {
+        while (comm.history().find("all_reduce") == std::string::npos) std::this_thread::sleep_for(1ms);
+        ++waiting;
+      });
     }
     std::vector<float> data(1000);
-    comm.all_reduce(data.data(), data.size(), DType::kFloat32);
+    std::exception_ptr error;
+    try {
+      comm.all_reduce(data.data(), data.size(), DType::kFloat32);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (watching.joinable()) watching.join();
+    if (error) std::rethrow_exception(error);
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("Aborted"), HasSubstr("no more disk"))));
 }

@@ -44,10 +44,6 @@ Algorithm parse_algorithm(std::string_view name) {
   return parse<Algorithm>("an algorithm", name, kAlgorithms);
 }
 
-ReduceOp parse_reduce_op(std::string_view name) {
-  return parse<ReduceOp>("an operation to reduce by", name, kReduceOps);
-}
-
 std::string Operation::to_string() const {
   const std::string what = fmt::format("{} x {}", muster::name_of(dtype), count);
   switch (collective) {

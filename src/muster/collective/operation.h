@@ -41,9 +41,8 @@ const char* name_of(Collective collective);  // "all_reduce"
 const char* name_of(ReduceOp op);            // "sum"
 const char* name_of(Algorithm algorithm);    // "halving-doubling"
 
-/// The inverse of name_of. Throw InvalidArgument that lists what there is.
+/// The inverse of name_of. Throws InvalidArgument that lists what there is.
 Algorithm parse_algorithm(std::string_view name);
-ReduceOp parse_reduce_op(std::string_view name);
 
 struct Operation {
   Collective collective = Collective::kBarrier;

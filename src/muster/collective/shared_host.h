@@ -32,8 +32,8 @@ class SharedHost {
   /// The ranks of the communicator that are on this host, in their order, this one among them.
   const std::vector<int>& ranks() const { return ranks_; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  int index() const { return index_; }  ///< of this rank among them
-  bool is_leader() const { return index_ == 0; }
+  int index() const { return index_; }           ///< Of this rank among them.
+  bool is_first() const { return index_ == 0; }  ///< The first has the host's common duties.
 
   /// Zeroed memory that is the same for all ranks of the host; freed when all have let go of it. Called by
   /// all ranks of the communicator, in the order of its operations. Aligned to two cache lines.

@@ -17,9 +17,10 @@
 namespace muster::detail {
 namespace {
 
-// How long the chief stays for the others to hear why the job has ended.
-constexpr auto kLastWords = std::chrono::seconds(2);
-constexpr size_t kPiece = size_t{16} << 20;  // of a long value
+// How long the chief stays for the others to hear why the job has ended; one that was stopped never does.
+constexpr auto kLastWords = std::chrono::seconds(5);
+constexpr size_t kPiece = size_t{16} << 20;         // Of a long value.
+constexpr size_t kLargestValue = size_t{32} << 20;  // Half of what the coordinator takes in one message.
 
 Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
   return limit ? Deadline::after(*limit) : Deadline::never();
@@ -28,6 +29,12 @@ Deadline deadline_of(std::optional<std::chrono::milliseconds> limit) {
 // Under launchers that know of no secret, the job's id keeps accidents apart, but not intruders.
 std::string secret_of(const Config& config, const Identity& identity) {
   return config.secret.empty() ? "without a secret: " + identity.job_id : config.secret;
+}
+
+void check_size(const std::string& name, size_t bytes) {
+  if (bytes > kLargestValue)
+    raise<InvalidArgument>("'{}' has {}, and all tasks can share at most {} at once: send it by a collective",
+                           name, format_bytes(bytes), format_bytes(kLargestValue));
 }
 
 std::string server_key(int server) {
@@ -129,6 +136,7 @@ void JobContext::barrier(const std::string& name, const std::string& job,
 }
 
 void JobContext::put(const std::string& key, const std::string& value) {
+  check_size(key, value.size());
   if (member_) {
     member_->put(key, value, Deadline::never());
   } else {
@@ -163,6 +171,7 @@ void JobContext::wait_for_workers() {
 }
 
 std::vector<std::string> JobContext::gather(const std::string& name, const std::string& value) {
+  check_size(name, value.size() * static_cast<size_t>(workers()));
   return member_ ? member_->gather(name, value, Deadline::never(), "worker") : std::vector{value};
 }
 
@@ -212,6 +221,7 @@ TableClient& JobContext::tables() {
                                                              .job_id = id(),
                                                              .worker = rank(),
                                                              .incarnation = config_.restart_count,
+                                                             .timeout = config_.collective_timeout,
                                                              .server_wait = config_.server_wait,
                                                              .check = [this] { check(); }});
   return *tables_;
@@ -280,7 +290,7 @@ Communicator& JobContext::communicator() {
 }
 
 // Whoever waits for others in the communicator may not learn of it otherwise. That a rank died it finds by
-// itself, since the rank's connections close, with what it was doing; the coordinator may be a moment quicker.
+// itself, since the rank's connections close, with what it was doing; the coordinator may be quicker.
 void JobContext::on_ended(const Member::Ended& ended) {
   std::shared_ptr<Communicator> communicator;
   {

@@ -5,9 +5,10 @@
 // are there; under a launcher that has no coordinator, the chief hosts it.
 //
 // It belongs to the thread that made it. In a job of several tasks other threads, too, may call barrier, put,
-// get, gather, wait_for_workers, check and abort. What waits for other tasks blocks, for ever where it takes
-// no limit, unless the job is aborted: then all calls throw Aborted, or PeerLost when the coordinator is
-// gone. It owns its communicator, its tables and its membership; the endpoint is shared with what uses it.
+// get, gather, find_server, wait_for_workers, check and abort. What waits for other tasks blocks, for ever
+// where it takes no limit, unless the job is aborted: then it throws Aborted, or PeerLost when the
+// coordinator is gone. It owns its communicator, its tables and its membership; the endpoint is shared with
+// what uses it.
 
 #include <functional>
 #include <map>

@@ -25,6 +25,9 @@ TEST(Job, AProcessAloneIsTheChiefAndNeedsNoNetwork) {
   job.put("k", "v");
   EXPECT_EQ(job.get("k"), "v");
   EXPECT_THROW(job.get("never"), DeadlineExceeded);
+  const std::string large((size_t{32} << 20) + 1, 'x');
+  EXPECT_THROW(job.put("large", large), InvalidArgument);
+  EXPECT_THROW(job.gather("large", large), InvalidArgument);
   job.context().finish();
 }
 

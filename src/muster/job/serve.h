@@ -8,6 +8,8 @@
 // models whose server has stopped on an error, which ends the job, and for those that all workers have left,
 // which it lets go. The newest stays: a worker that failed after its training and is started again must hear
 // that it is over.
+//
+// It blocks until the workers have finished, and throws Aborted or PeerLost when the job ends otherwise.
 
 #include "muster/job/job_context.h"
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/align.h"
+#include "muster/base/descriptor.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
@@ -62,14 +63,12 @@ std::shared_ptr<Arena> Arena::create(size_t capacity) {
 }
 
 std::shared_ptr<Arena> Arena::open(int fd, Access access) {
+  Descriptor descriptor(fd);
   size_t size = 0;
   const auto identity = identity_of(fd, &size);
   const MutexLock lock(mapped().mutex);
-  if (auto known = mapped().arenas[identity].lock()) {
-    close(fd);
-    return known;
-  }
-  std::shared_ptr<Arena> arena(new Arena(fd, size, /*owner=*/false, access));
+  if (auto known = mapped().arenas[identity].lock()) return known;
+  std::shared_ptr<Arena> arena(new Arena(descriptor.release(), size, /*owner=*/false, access));
   mapped().arenas[identity] = arena;
   return arena;
 }

@@ -1,7 +1,8 @@
 #pragma once
 
 // A link whose sends and receives wait. One thread may send while another receives. What is small is read
-// ahead, so that much of it costs one call of the system.
+// ahead, so that much of it costs one call of the system. It owns its connections. Waits have no limit but
+// the `check` that they call now and then, which may throw; a peer that is gone is PeerLost.
 
 #include <functional>
 #include <span>
@@ -24,6 +25,9 @@ class BlockingLink {
   /// As much as goes at once; with `may_yield` also what a peer on this host takes while this thread yields
   /// to it. Gives the bytes.
   size_t send_some(std::span<const iovec> parts, bool may_yield);
+
+  /// Closes it for both sides: who waits in it, here and there, gets PeerLost. Any thread may call it.
+  void end() { link_.end(); }
 
   template <typename T>
   void send_one(const T& value, const Check& check) {

@@ -137,7 +137,7 @@ void Connection::receive(void* data, size_t size, Deadline deadline, const std::
   }
 }
 
-void Connection::send_descriptor(int fd, Deadline deadline) {
+void Connection::send_descriptor(int fd, Deadline deadline, const std::function<void()>& check) {
   char byte = 'd';
   iovec part = {.iov_base = &byte, .iov_len = 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -153,11 +153,11 @@ void Connection::send_descriptor(int fd, Deadline deadline) {
   memcpy(CMSG_DATA(header), &fd, sizeof(int));
   while (sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (!would_block(errno)) connection_broke(peer(), errno);
-    wait(POLLOUT, deadline, {}, "sending to");
+    wait(POLLOUT, deadline, check, "sending to");
   }
 }
 
-int Connection::receive_descriptor(Deadline deadline) {
+int Connection::receive_descriptor(Deadline deadline, const std::function<void()>& check) {
   char byte = 0;
   iovec part = {.iov_base = &byte, .iov_len = 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -177,8 +177,17 @@ int Connection::receive_descriptor(Deadline deadline) {
       return fd;
     }
     if (received == 0 || !would_block(errno)) connection_broke(peer(), received == 0 ? 0 : errno);
-    wait(POLLIN, deadline, {}, "receiving from");
+    wait(POLLIN, deadline, check, "receiving from");
   }
+}
+
+void Connection::end() {
+  shutdown(fd_, SHUT_RDWR);
+}
+
+bool Connection::is_closed() const {
+  pollfd entry = {.fd = fd_, .events = POLLRDHUP, .revents = 0};
+  return poll(&entry, 1, 0) > 0;
 }
 
 bool Connection::is_on_this_host() const {

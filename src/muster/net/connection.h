@@ -35,9 +35,15 @@ class Connection {
   void send(const void* data, size_t size, Deadline deadline, const std::function<void()>& check = {});
   void receive(void* data, size_t size, Deadline deadline, const std::function<void()>& check = {});
 
-  /// Gives the peer on this host a descriptor of ours. Unix sockets only.
-  void send_descriptor(int fd, Deadline deadline);
-  int receive_descriptor(Deadline deadline);
+  /// Gives the peer on this host a descriptor of ours. Unix sockets only. `check` as above.
+  void send_descriptor(int fd, Deadline deadline, const std::function<void()>& check = {});
+  int receive_descriptor(Deadline deadline, const std::function<void()>& check = {});
+
+  /// Whether the peer has closed it or is gone; what it sent before may still be there to receive.
+  bool is_closed() const;
+
+  /// Ends it in both directions; both sides find it closed. Any thread may call it.
+  void end();
 
   /// For poll: the descriptor, and what to wait for when a send or a receive had nothing to do.
   int fd() const { return fd_; }

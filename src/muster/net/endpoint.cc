@@ -1,7 +1,6 @@
 #include "muster/net/endpoint.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -20,6 +19,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
+#include "muster/net/resolve.h"
 
 namespace muster::detail {
 namespace {
@@ -36,7 +36,6 @@ constexpr size_t kMostPending = 1024;
 // merely slow.
 constexpr auto kReportSilence = 5s;
 constexpr int kLocalBuffer = 128 * 1024;  // so that what travels inside a host stays in a cache
-constexpr auto kUserTimeout = 20s;        // data that nobody acknowledges for so long breaks a connection
 
 std::string challenge(const char* role, const std::string& connecting, const std::string& accepting,
                       const std::string& channel_name) {
@@ -46,10 +45,8 @@ std::string challenge(const char* role, const std::string& connecting, const std
 void tune(const Connection& connection) {
   const int fd = connection.fd();
   const int on = 1;
-  const int timeout = static_cast<int>(std::chrono::milliseconds(kUserTimeout).count());
   const int idle = 5;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
@@ -65,48 +62,20 @@ sockaddr_un local_address(const std::string& name, socklen_t& size) {
   return address;
 }
 
-struct Resolved {
-  explicit Resolved(const Address& address, bool passive) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
-    const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list);
-    if (error != 0)
-      raise<SystemError>("the host of {} is not known: {}", address.to_string(), gai_strerror(error));
-  }
-  ~Resolved() { freeaddrinfo(list); }
-  Resolved(const Resolved&) = delete;
-  Resolved& operator=(const Resolved&) = delete;
-  addrinfo* list = nullptr;
-};
-
 Descriptor make_socket(int family) {
   Descriptor result(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!result) raise<SystemError>("no socket: {}", describe_errno(errno));
   return result;
 }
 
-// A name may stand for several addresses (IPv6 and IPv4, say): gives what `use` makes of the first that
-// works, and throws what became of the last when none does.
-template <typename Use>
-auto first_that_works(const Resolved& resolved, const Use& use) {
-  for (const addrinfo* one = resolved.list;; one = one->ai_next) {
-    try {
-      return use(*one);
-    } catch (const Error&) {
-      if (one->ai_next == nullptr) throw;
-    }
-  }
-}
-
 Descriptor listen_tcp(const std::string& host, int port, int& bound) {
-  return first_that_works(Resolved({host, port}, /*passive=*/true), [&](const addrinfo& one) {
-    Descriptor listener = make_socket(one.ai_family);
+  const auto listen_on = [&](const ResolvedAddress& one, Deadline) {
+    Descriptor listener = make_socket(one.family());
     const int on = 1;
     setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     sockaddr_storage storage{};
     socklen_t size = sizeof(storage);
-    if (bind(listener.get(), one.ai_addr, one.ai_addrlen) != 0 || listen(listener.get(), 1024) != 0 ||
+    if (bind(listener.get(), one.get(), one.size) != 0 || listen(listener.get(), 1024) != 0 ||
         getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
       raise<SystemError>("the data port {} can't be listened on: {}", Address{host, port}.to_string(),
                          describe_errno(errno));
@@ -114,7 +83,8 @@ Descriptor listen_tcp(const std::string& host, int port, int& bound) {
     bound = ntohs(storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
                                                : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
     return listener;
-  });
+  };
+  return first_that_works(resolve({host, port}, /*passive=*/true), Deadline::never(), listen_on);
 }
 
 Descriptor listen_local(const std::string& name) {
@@ -301,22 +271,22 @@ Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::
       raise<Refused>("{} does not know the job's secret", peer);
   } catch (const PeerLost& error) {
     raise<Refused>(
-        "{} did not accept us: do both know the same secret (MUSTER_SECRET), and use TLS both or neither? "
-        "({})",
+        "{} did not accept us: do both know the same secret (MUSTER_SECRET), and use TLS both or neither? Or "
+        "has it just ended? ({})",
         peer, error.what());
   }
   return connection;
 }
 
 Connection Endpoint::connect(const Address& address, const std::string& channel_name, Deadline deadline) {
-  const Resolved resolved(address, /*passive=*/false);
-  Descriptor descriptor = first_that_works(resolved, [&](const addrinfo& one) {
-    Descriptor tried = make_socket(one.ai_family);
-    if (::connect(tried.get(), one.ai_addr, one.ai_addrlen) != 0 && errno != EINPROGRESS)
+  const auto reach = [&](const ResolvedAddress& one, Deadline share) {
+    Descriptor tried = make_socket(one.family());
+    if (::connect(tried.get(), one.get(), one.size) != 0 && errno != EINPROGRESS)
       raise<PeerLost>("{} can't be reached: {}", address.to_string(), describe_errno(errno));
-    finish_connect(tried.get(), address.to_string(), deadline);
+    finish_connect(tried.get(), address.to_string(), share);
     return tried;
-  });
+  };
+  Descriptor descriptor = first_that_works(resolve(address, /*passive=*/false), deadline, reach);
   return introduce(std::move(descriptor), /*over_tcp=*/true, channel_name, deadline);
 }
 

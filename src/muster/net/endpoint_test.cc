@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -157,13 +158,51 @@ TEST(Endpoint, StrangersCannotFillTheLog) {
   EXPECT_LT(std::count(lines.begin(), lines.end(), '\n'), 100);
 }
 
-TEST(Endpoint, EveryAddressOfANameIsTried) {
+TEST(Endpoint, ANameIsAsGoodAsAnAddress) {
   Endpoint one({.host = "127.0.0.1", .secret = "s"});
   Endpoint two({.host = "localhost", .secret = "s"});
-  Connection a =
-      two.connect({"localhost", one.address().port}, "a", soon());  // it may be ::1, and then 127.0.0.1
+  Connection a = two.connect({"localhost", one.address().port}, "a", soon());
   Connection b = one.accept("a", soon());
   talk(a, b);
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+TEST(Endpoint, WhatFailsLeavesNoDescriptorBehind) {
+  Logged logged;
+  Endpoint one({.secret = "right"});
+  Endpoint two({.secret = "wrong"});
+  EXPECT_THROW(two.connect(one.address(), "a", soon()), Refused);
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_THROW(two.connect(one.address(), "a", soon()), Refused);
+    EXPECT_THROW(two.connect_local(one.local_name(), "a", soon()), Refused);
+    EXPECT_THROW(two.connect_local("nobody listens here", "a", soon()), PeerLost);
+    EXPECT_THROW(Endpoint({.port = one.address().port, .secret = "s"}), SystemError);
+    EXPECT_THROW(Endpoint({.secret = "s", .tls = {"/no/cert", "/no/key", "/no/ca"}}), Error);
+  }
+  for (const auto deadline = soon(); open_descriptors() > before && !deadline.expired();)
+    std::this_thread::sleep_for(1ms);  // the accepting side may take a moment
+  EXPECT_LE(open_descriptors(), before);
+}
+
+// Heartbeats and deadlines decide that a peer is gone: the kernel would also break the connection to one that
+// does not read for a while.
+TEST(Endpoint, TheKernelSetsNoLimitToWhatAPeerDoesNotRead) {
+  Endpoint one({.secret = "s"});
+  Endpoint two({.secret = "s"});
+  const Connection a = two.connect(one.address(), "a", soon());
+  const Connection b = one.accept("a", soon());
+  for (const Connection* connection : {&a, &b}) {
+    int timeout = -1;
+    socklen_t size = sizeof(timeout);
+    ASSERT_EQ(getsockopt(connection->fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, &size), 0);
+    EXPECT_EQ(timeout, 0);
+  }
 }
 
 TEST(Endpoint, AReplayedGreetingIsNotEnough) {

@@ -5,7 +5,8 @@
 //
 // Each waiting side owns a Doorbell in shared memory: the word on which it sleeps. The side that changes
 // something publishes it by a sequentially consistent exchange and then calls wake() on the doorbells of
-// those who may wait for it: a load of a cache line that seldom changes, unless somebody sleeps.
+// those who may wait for it: a load of a cache line that seldom changes, unless somebody sleeps. One thread
+// waits at a doorbell, any may ring it. Waiting throws what its check throws, and nothing else.
 //
 //   waiter:    wait_until(doorbell, policy, [&] { return flag.load() >= 7; }, [&] { check_for_abort(); });
 //   publisher: flag.exchange(7); wake(doorbell);

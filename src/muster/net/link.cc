@@ -32,6 +32,10 @@ size_t TcpLink::in_turn(Cursor& cursor, std::span<const iovec> parts, const Tran
   return moved;
 }
 
+void TcpLink::end() {
+  for (auto& connection : connections_) connection.end();
+}
+
 size_t TcpLink::try_send(std::span<const iovec> parts) {
   return in_turn(sending_, parts, [](Connection& connection, auto cut) { return connection.try_send(cut); });
 }

@@ -47,6 +47,9 @@ class TcpLink : public Link {
   int receive_fd() const override { return connections_[receiving_.index].fd(); }
   bool is_on_this_host() const { return connections_.front().is_on_this_host(); }
 
+  /// Closes it for both sides; any thread may call it.
+  void end();
+
  private:
   struct Cursor {
     size_t index = 0;  // of the connection whose turn it is

@@ -50,7 +50,10 @@ TlsContext::~TlsContext() {
 
 SSL* TlsContext::start(int fd, bool accepting) const {
   SSL* session = SSL_new(context_);
-  if (session == nullptr || SSL_set_fd(session, fd) != 1) raise<SystemError>("TLS: {}", tls_error());
+  if (session == nullptr || SSL_set_fd(session, fd) != 1) {
+    SSL_free(session);
+    raise<SystemError>("TLS: {}", tls_error());
+  }
   if (accepting) {
     SSL_set_accept_state(session);
   } else {

@@ -42,7 +42,7 @@ struct Welcome {
 };
 
 struct Frame {
-  enum class Kind : uint32_t { kSlice, kRequest, kPull, kReply, kParameters, kWhole, kRefused };
+  enum class Kind : uint32_t { kSlice, kRequest, kPull, kReply, kParameters, kWhole };
   Kind kind = Kind::kSlice;
   uint32_t index = 0;  ///< kSlice: which; kWhole: 1 when it is
   uint64_t number =

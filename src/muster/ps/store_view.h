@@ -6,7 +6,10 @@
 // and says how far it is: a worker that wants the new version copies behind it, while it is still being made.
 // The server announces the next update first, so that whoever comes reads that one, and waits for those who
 // read an older one. It does not wait for ever: a worker that was stopped in the middle finds that its
-// version has been changed, and reads again.
+// version has been changed, and reads again. The server waits longer for it then.
+//
+// Of the server one thread writes and announces; each worker reads with one thread at a time. Reading blocks
+// until the version is there, and throws what the reader's check throws. The memory outlives it.
 //
 //   // Gives the version that it read: 7, or a later one.
 //   view.read(7, reader, [&](const StoreView::Chunk& chunk, const float* data) { ... });
@@ -61,6 +64,7 @@ class StoreView {
   int64_t read(int64_t at_least, const Reader& reader, const Copy& copy) const {
     for (;;) {
       if (const auto version_read = try_read(at_least, reader, copy)) return *version_read;
+      reader.check();
     }
   }
 

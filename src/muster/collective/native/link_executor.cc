@@ -386,6 +386,11 @@ class LinkExecutor::Run {
     return ranks;
   }
 
+  bool has_connection(int rank) const {
+    return std::ranges::any_of(
+        peers_, [rank](const auto& peer) { return peer.rank == rank && peer.link->receive_fd() >= 0; });
+  }
+
   // Nothing could be moved: spin, then yield, then sleep until a socket is ready or a peer rings the
   // doorbell.
   void wait(int idle) {
@@ -393,7 +398,7 @@ class LinkExecutor::Run {
     const int spins = options_.spin_policy.spins / 20;
     if (idle <= spins) return spin_pause();
     if (idle <= spins + options_.spin_policy.yields / 4) return std::this_thread::yield();
-    context_.check([this] { return missing(); });
+    context_.check([this] { return missing(); }, [this](int rank) { return has_connection(rank); });
     std::vector<pollfd> waits = {{.fd = options_.wake_fd, .events = POLLIN, .revents = 0}};
     bool by_doorbell = false;
     const auto add_wait = [&](int fd, short events) {

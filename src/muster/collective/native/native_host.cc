@@ -18,14 +18,14 @@ NativeHost::NativeHost(Options options)
 
 std::shared_ptr<void> NativeHost::share(size_t bytes) {
   const auto& memory = options_.memory;
-  void* data = is_leader() ? memory->allocate(bytes, size()) : nullptr;
-  const int64_t mine = is_leader() ? static_cast<int64_t>(memory->arena()->offset_of(data)) : 0;
+  void* data = is_first() ? memory->allocate(bytes, size()) : nullptr;
+  const int64_t mine = is_first() ? static_cast<int64_t>(memory->arena()->offset_of(data)) : 0;
   std::vector<int64_t> offsets(static_cast<size_t>(options_.communicator.size()));
   options_.communicator.all_gather(&mine, offsets.data(), 1, DType::kInt64);
-  const HostPeer& leader = options_.group.peer(0);
-  if (!is_leader()) data = leader.arena->at(static_cast<size_t>(offsets[static_cast<size_t>(leader.rank)]));
-  // The leader's arena stays mapped for as long as anybody here uses it.
-  return {data, [memory, arena = leader.arena, owner = is_leader()](void* shared) {
+  const HostPeer& first = options_.group.peer(0);
+  if (!is_first()) data = first.arena->at(static_cast<size_t>(offsets[static_cast<size_t>(first.rank)]));
+  // The first rank's arena stays mapped for as long as anybody here uses it.
+  return {data, [memory, arena = first.arena, owner = is_first()](void* shared) {
             HostMemory::release(shared);
             if (owner) memory->retire(shared);
           }};

@@ -15,13 +15,18 @@
 
 namespace muster::detail::testing {
 
-/// Peers of whom nothing is ever heard.
+/// Peers of whom nothing is ever heard, or that have all left.
 class QuietPeers : public Peers {
  public:
-  bool given_up(int) const override { return false; }
-  bool left(int) const override { return false; }
+  explicit QuietPeers(bool have_left) : have_left_(have_left) {}
+
+  bool given_up(int) const override { return have_left_; }
+  bool left(int) const override { return have_left_; }
   void wait_gone(int, Deadline) override {}
   std::vector<int> absent(uint64_t) override { return {}; }
+
+ private:
+  const bool have_left_;
 };
 
 inline std::vector<RankInfo> ranks_for_test(int ranks) {
@@ -33,7 +38,8 @@ inline std::vector<RankInfo> ranks_for_test(int ranks) {
 /// One rank of a group that can run operations.
 class RankForTest {
  public:
-  explicit RankForTest(int ranks) : ranks_(ranks_for_test(ranks)) {}
+  explicit RankForTest(int ranks, bool others_have_left = false)
+      : peers_(others_have_left), ranks_(ranks_for_test(ranks)) {}
 
   /// Valid as long as the operation and this are.
   OperationContext context(const Operation& operation, uint64_t number = 1) {

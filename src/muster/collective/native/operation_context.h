@@ -38,16 +38,24 @@ struct OperationContext {
     return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
   }
 
-  /// Throws what has failed, or at the deadline; `missing()` gives the ranks that are waited for.
-  template <typename Missing>
-  void check(const Missing& missing) const {
+  /// Throws what has failed, or at the deadline; `missing()` gives the ranks that are waited for. One of them
+  /// that has left will not come any more, unless has_connection(rank): what it sent may be on its way, and
+  /// the connection closes behind it.
+  template <typename Missing, typename HasConnection>
+  void check(const Missing& missing, const HasConnection& has_connection) const {
     if (error.raised()) error.check(during());
     const std::vector<int> waited_for = missing();
     for (const int rank : waited_for) {
-      if (peers.given_up(rank))
+      if (!has_connection(rank) && peers.given_up(rank))
         error.fail(GroupError::Kind::kPeerLost, describe(rank) + " has left the group", during());
     }
     if (deadline.expired()) give_up(waited_for);
+  }
+
+  /// Without connections: what a rank did before it left is there to see.
+  template <typename Missing>
+  void check(const Missing& missing) const {
+    check(missing, [](int) { return false; });
   }
 
   /// At the deadline: names those that are to blame. Those that we wait for may be waiting for others.

@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 // An operation that has not moved for so long may be one that the ranks do not agree about.
 constexpr auto kAskAfter = 1s;
 constexpr auto kAnswerWithin = 500ms;
+constexpr auto kSeenWithin = 500ms;  // what a rank did in shared memory before it left
 constexpr auto kLookEvery = 250ms;
 constexpr auto kSendLimit = 1s;
 constexpr uint32_t kLongestText = 64 * 1024;
@@ -106,7 +107,7 @@ bool PeerWatch::left(int rank) const {
 
 bool PeerWatch::given_up(int rank) const {
   const Deadline::Clock::duration when(departures_[static_cast<size_t>(rank)].load());
-  return when.count() != 0 && Deadline::Clock::now().time_since_epoch() - when > kAnswerWithin;
+  return when.count() != 0 && Deadline::Clock::now().time_since_epoch() - when > kSeenWithin;
 }
 
 void PeerWatch::wait_gone(int rank, Deadline deadline) {
@@ -192,8 +193,8 @@ void PeerWatch::read(int rank, Peer& peer) {
     } catch (const Error&) {
       peer.left = true;
       const std::string reason = describe(rank) + " died or was cut off: its connection closed";
-      // The connections of a process that dies close one after the other. Whoever sees it first says so before
-      // it ends the job for another reason.
+      // The connections of a process that dies close one after the other. Whoever sees it first says so
+      // before it ends the job for another reason.
       if (!error_.raised()) say_to_all(GroupError::Kind::kPeerLost, reason);
       return break_group(GroupError::Kind::kPeerLost, reason);
     }

@@ -1,9 +1,9 @@
 #pragma once
 
 // What a rank hears of its peers: a control connection to each, and a thread that listens to all of them. It
-// learns at once that a peer's process has died (its connection closes without a goodbye) and tells the others,
-// takes in that a peer has broken the group, and answers what this rank is doing. When an operation stalls it asks the ranks
-// that are missing, and says what they last did.
+// learns at once that a peer's process has died (its connection closes without a goodbye) and tells the
+// others, takes in that a peer has broken the group, and answers what this rank is doing. When an operation
+// stalls it asks the ranks that are missing, and says what they last did.
 //
 // Thread-safe. It owns the connections and the thread. absent() and tell() write to all peers, and wait at
 // most a second for each that does not read; absent() then waits up to half a second for the answers, and

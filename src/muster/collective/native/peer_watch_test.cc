@@ -33,7 +33,10 @@ struct Watched {
       : Watched(rank, one_connection(1 - rank, std::move(connection)), now) {}
 
   Watched(int rank, std::map<int, Connection> connections, const Activity& now) {
-    state.activity = [now] { return now; };
+    state.activity = [this, now] {
+      ++looks;
+      return now;
+    };
     state.log_history = [this] { ++histories; };
     watch = std::make_unique<PeerWatch>(PeerWatch::Options{.group = "test",
                                                            .rank = rank,
@@ -49,6 +52,7 @@ struct Watched {
   }
 
   GroupState state;
+  std::atomic<int> looks = 0;      // at what it is doing
   std::atomic<int> histories = 0;  // logged
   std::unique_ptr<PeerWatch> watch;
 };
@@ -134,9 +138,11 @@ TEST(PeerWatch, AStallIsReportedWithTheHistoryOnce) {
   auto ends = testing::connection_pair();
   const Watched self(0, std::move(ends[0]), in(4, "barrier", true));
   const Watched other(1, std::move(ends[1]), in(3, "barrier", false));
-  for (const auto limit = Deadline::after(kLong); self.histories == 0 && !limit.expired();)
-    std::this_thread::sleep_for(1ms);
-  std::this_thread::sleep_for(600ms);  // it looks four times a second
+  const auto limit = Deadline::after(kLong);
+  while (self.histories == 0 && !limit.expired()) std::this_thread::sleep_for(1ms);
+  const int before = self.looks;
+  while (self.looks < before + 6 && !limit.expired()) std::this_thread::sleep_for(1ms);
+  EXPECT_GE(self.looks, before + 6);
   EXPECT_EQ(self.histories, 1);
   EXPECT_EQ(other.histories, 0) << "it is in no operation";
 }

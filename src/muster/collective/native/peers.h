@@ -12,7 +12,8 @@ class Peers {
  public:
   virtual ~Peers() = default;
 
-  /// A rank that has left by its own will, a while ago: what it sent before has come by now.
+  /// A rank that has left by its own will, half a second ago: what it did in shared memory before was seen by
+  /// whoever looks.
   virtual bool given_up(int rank) const = 0;
 
   /// The same, just now.

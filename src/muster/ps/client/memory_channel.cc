@@ -1,5 +1,3 @@
-#include <poll.h>
-
 #include <cstring>
 
 #include "muster/base/copy.h"
@@ -84,8 +82,7 @@ class MemoryChannel : public Channel {
 
   void check() {
     options_.check();
-    pollfd entry = {.fd = connection_.fd(), .events = POLLIN, .revents = 0};
-    if (poll(&entry, 1, 0) > 0) raise<PeerLost>("parameter server {} is gone", options_.index);
+    if (connection_.is_closed()) raise<PeerLost>("parameter server {} is gone", options_.index);
   }
 
   const ChannelOptions options_;

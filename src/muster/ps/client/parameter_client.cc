@@ -22,9 +22,15 @@ ParameterClient::ParameterClient(Options options)
       servers_(static_cast<size_t>(options_.spec.servers)),
       delivered_(options_.spec.variables.size(), nullptr),
       staging_buffers_(options_.spec.variables.size()) {
-  const auto deadline = Deadline::after(options_.server_wait);
+  const auto deadline = Deadline::after(options_.join_timeout);
   for (size_t i = 0; i < servers_.size(); ++i) {
-    connect(i, deadline);
+    try {
+      connect(i, deadline);
+    } catch (const Refused& error) {
+      raise<Refused>("parameter server {}: {}", i, error.what());
+    } catch (const PeerLost& error) {
+      raise<PeerLost>("parameter server {} is gone: {}", i, error.what());
+    }
     servers_[i].instance = servers_[i].channel->welcome().instance;
   }
   const auto away = [](const Server& server) { return server.channel->parameters() == nullptr; };
@@ -82,8 +88,6 @@ void ParameterClient::reconnect(size_t server, const std::string& why) {
     try {
       connect(server, deadline);
       break;
-    } catch (const Refused& error) {
-      if (deadline.expired()) throw;
     } catch (const Error& error) {
       options_.check();
       if (deadline.expired())

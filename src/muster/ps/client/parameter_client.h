@@ -42,13 +42,14 @@ class ParameterClient {
     int incarnation = 0;
     int sockets = 1;
     bool encrypted = false;
-    std::chrono::milliseconds server_wait{std::chrono::seconds(30)};
+    std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};  ///< for servers to be there at first
+    std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for one that is gone
     /// Where a server is now; with a local name where memory is to be shared with it.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
     std::function<void()> check;  ///< called now and then while waiting; may throw
   };
 
-  /// Reaches all servers.
+  /// Reaches all servers, and waits for them up to `join_timeout`. Throws DeadlineExceeded too.
   explicit ParameterClient(Options options);
   ~ParameterClient();
   ParameterClient(const ParameterClient&) = delete;

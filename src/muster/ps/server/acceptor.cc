@@ -16,26 +16,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kHandshake = 5s;
-constexpr int kAcceptThreads = 4;  // so that a connection on which nothing comes keeps nobody out
 constexpr auto kLook = 50ms;
 constexpr uint32_t kMostSockets = 64;
-
-void reject(Connection& connection, const std::string& reason) {
-  log_warning("refused {}: {}", connection.peer(), reason);
-  refuse(connection, reason);
-}
 
 }  // namespace
 
 Acceptor::Acceptor(Options options) : options_(std::move(options)), instance_(random_number()) {
-  for (int i = 0; i < kAcceptThreads; ++i) start(&Acceptor::accept_workers);
+  start(&Acceptor::accept_workers);
   start(&Acceptor::watch);
 }
 
 Acceptor::~Acceptor() {
   stopping_ = true;
   for (auto& thread : threads_) thread.join();
+  for (auto& handshake : handshakes_) handshake.thread.join();
 }
 
 void Acceptor::start(void (Acceptor::*body)()) {
@@ -69,25 +63,54 @@ void Acceptor::accept_workers() {
   const std::string channel_name = worker_channel_name(options_.job_id, options_.model_id);
   for (;;) {
     Connection connection = options_.endpoint->accept(channel_name, Deadline::never(), [this] { check(); });
-    try {
-      accept(std::move(connection));
-    } catch (const Error& error) {
-      log_warning("a worker could not be accepted: {}", error.what());
-    }
+    handshakes_.remove_if([](Handshake& handshake) {
+      if (!handshake.over) return false;
+      handshake.thread.join();
+      return true;
+    });
+    Handshake& handshake = handshakes_.emplace_back();
+    handshake.connection = std::move(connection);
+    handshake.thread = std::thread([this, &handshake, task = log_task()] {
+      const ScopedLogTask scope(task);
+      shake_hands(handshake);
+      handshake.over = true;
+    });
   }
 }
 
+void Acceptor::shake_hands(Handshake& handshake) {
+  try {
+    accept(std::move(handshake.connection));
+  } catch (const Stopped&) {
+  } catch (const Error& error) {
+    warn(fmt::format("a worker could not be accepted: {}", error.what()));
+  } catch (...) {
+    options_.events.put(std::current_exception());
+  }
+}
+
+// One that is refused may try again, and again.
+void Acceptor::warn(const std::string& text) {
+  const MutexLock lock(mutex_);
+  if (warnings_.allows(Deadline::Clock::now())) log_warning("{}{}", text, warnings_.left_out());
+}
+
+void Acceptor::reject(Connection& connection, const std::string& reason) {
+  warn(fmt::format("refused {}: {}", connection.peer(), reason));
+  refuse(connection, reason);
+}
+
 void Acceptor::accept(Connection connection) {
-  const auto deadline = Deadline::after(kHandshake);
+  const auto check = [this] { this->check(); };
   Hello hello;
-  connection.receive(&hello, sizeof(hello), deadline, [this] { check(); });
+  connection.receive(&hello, sizeof(hello), Deadline::never(), check);
   std::shared_ptr<Arena> arena;
-  if (hello.shares_memory != 0) arena = Arena::open(connection.receive_descriptor(deadline));
+  if (hello.shares_memory != 0) arena = Arena::open(connection.receive_descriptor(Deadline::never(), check));
   if (const std::string reason = reason_to_reject(hello); !reason.empty()) return reject(connection, reason);
   if (hello.shares_memory != 0) {
-    accept_local(std::move(connection), hello, arena, deadline);
+    accept_local(std::move(connection), hello, arena);
   } else {
-    accept_remote(std::move(connection), hello, deadline);
+    accept_remote(std::move(connection), hello);
   }
 }
 
@@ -108,8 +131,7 @@ std::string Acceptor::reason_to_reject(const Hello& hello) {
   return "";
 }
 
-void Acceptor::accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena,
-                            Deadline deadline) {
+void Acceptor::accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena) {
   const size_t bytes = SessionSlot::bytes(options_.slices.size());
   if (hello.slot % 64 != 0 || hello.slot > arena->capacity() || arena->capacity() - hello.slot < bytes)
     return reject(connection, "its session slot lies outside of the arena");
@@ -124,9 +146,10 @@ void Acceptor::accept_local(Connection connection, const Hello& hello, const std
                            .instance = instance_,
                            .store = options_.arena.offset_of(&options_.view.begun()),
                            .doorbell = options_.doorbell_arena.offset_of(&options_.doorbell)};
-  connection.send(&welcome, sizeof(welcome), deadline);
-  connection.send_descriptor(options_.arena.fd(), deadline);
-  connection.send_descriptor(options_.doorbell_arena.fd(), deadline);
+  const auto check = [this] { this->check(); };
+  connection.send(&welcome, sizeof(welcome), Deadline::never(), check);
+  connection.send_descriptor(options_.arena.fd(), Deadline::never(), check);
+  connection.send_descriptor(options_.doorbell_arena.fd(), Deadline::never(), check);
   const MutexLock lock(mutex_);
   watched_[hello.worker] = {std::move(connection), session};
   options_.events.put(std::move(session));
@@ -139,7 +162,7 @@ std::shared_ptr<RemoteWorker> Acceptor::known_remote(const Hello& hello) const {
                                                                                    : nullptr;
 }
 
-void Acceptor::accept_remote(Connection connection, const Hello& hello, Deadline deadline) {
+void Acceptor::accept_remote(Connection connection, const Hello& hello) {
   std::shared_ptr<RemoteWorker> remote = known_remote(hello);
   const bool again = remote != nullptr;
   if (again) {
@@ -157,12 +180,16 @@ void Acceptor::accept_remote(Connection connection, const Hello& hello, Deadline
                            .instance = instance_,
                            .posted = remote->slot().posted.load(),
                            .answered = remote->slot().answered.load()};
-  connection.send(&welcome, sizeof(welcome), deadline);
+  connection.send(&welcome, sizeof(welcome), Deadline::never(), [this] { check(); });
   std::vector<Connection> connections;
   connections.push_back(std::move(connection));
+  const auto check_first = [&] {
+    check();
+    if (connections.front().is_closed()) raise<PeerLost>("worker {} went away", hello.worker);
+  };
   for (uint32_t i = 1; i < hello.sockets; ++i)
     connections.push_back(options_.endpoint->accept(
-        socket_channel_name(options_.job_id, options_.model_id, hello, i), deadline, [this] { check(); }));
+        socket_channel_name(options_.job_id, options_.model_id, hello, i), Deadline::never(), check_first));
   if (!again) {
     auto session = std::make_shared<Session>(Session{.worker = hello.worker,
                                                      .incarnation = hello.incarnation,

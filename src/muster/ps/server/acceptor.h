@@ -4,16 +4,22 @@
 // slot in its own shared memory on this host, else with a RemoteWorker, which it finds again after its link
 // broke. Watches the workers of this host: the end of a process is the end of its connection.
 //
-// New sessions and failures go to the event queue. Its threads live as long as it; what ends one of them goes
-// there too. close() may be called by any thread, and waits for the threads of a RemoteWorker.
+// Whoever connects knows the job's secret, and may take its time: each handshake has a thread of its own, and
+// keeps nobody else out.
+//
+// New sessions and failures go to the event queue. Its threads live as long as it, those of handshakes until
+// these are over; what ends one of the former goes to the event queue too. close() may be called by any
+// thread, and waits for the threads of a RemoteWorker.
 
 #include <atomic>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "muster/base/log_limit.h"
 #include "muster/base/mutex.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/model_spec.h"
@@ -58,14 +64,23 @@ class Acceptor {
     int incarnation = 0;
   };
 
+  /// Of one connection, and its thread.
+  struct Handshake {
+    Connection connection;
+    std::atomic<bool> over{false};
+    std::thread thread;
+  };
+
   void start(void (Acceptor::*body)());
   void check() const;
   void accept_workers();
+  void shake_hands(Handshake& handshake);
   void accept(Connection connection);
   std::string reason_to_reject(const Hello& hello);
-  void accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena,
-                    Deadline deadline);
-  void accept_remote(Connection connection, const Hello& hello, Deadline deadline);
+  void warn(const std::string& text);
+  void reject(Connection& connection, const std::string& reason);
+  void accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena);
+  void accept_remote(Connection connection, const Hello& hello);
   std::shared_ptr<RemoteWorker> known_remote(const Hello& hello) const;
   void watch();
 
@@ -76,6 +91,8 @@ class Acceptor {
   std::map<int, Watched> watched_ MUSTER_GUARDED_BY(mutex_);
   std::map<int, Remote> remotes_ MUSTER_GUARDED_BY(mutex_);
   std::map<int, int> newest_ MUSTER_GUARDED_BY(mutex_);  // the newest incarnation of each worker
+  LogLimit warnings_ MUSTER_GUARDED_BY(mutex_);
+  std::list<Handshake> handshakes_;  // of the thread that accepts, until it has ended
   std::vector<std::thread> threads_;
 };
 

@@ -21,7 +21,7 @@ struct Head {
 
 }  // namespace
 
-void send_command(Connection& connection, const Command& command, Deadline deadline) {
+void send_command(Connection& connection, const Command& command, const std::function<void()>& check) {
   const Head head = {command.kind,
                      static_cast<uint32_t>(command.sources.size()),
                      command.divisor,
@@ -32,7 +32,7 @@ void send_command(Connection& connection, const Command& command, Deadline deadl
   std::vector<std::byte> bytes(sizeof(head) + command.sources.size() * sizeof(Source));
   std::memcpy(bytes.data(), &head, sizeof(head));
   std::memcpy(bytes.data() + sizeof(head), command.sources.data(), command.sources.size() * sizeof(Source));
-  connection.send(bytes.data(), bytes.size(), deadline);
+  connection.send(bytes.data(), bytes.size(), Deadline::never(), check);
 }
 
 Command receive_command(Connection& connection, const std::function<void()>& check) {

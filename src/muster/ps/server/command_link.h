@@ -7,8 +7,9 @@
 
 namespace muster::detail {
 
-/// Both throw PeerLost, and DataLoss for what is no command.
-void send_command(Connection& connection, const Command& command, Deadline deadline);
+/// Both block until it has gone or come, and call `check` now and then, which may throw. They throw PeerLost,
+/// and DataLoss for what is no command.
+void send_command(Connection& connection, const Command& command, const std::function<void()>& check);
 Command receive_command(Connection& connection, const std::function<void()>& check);
 
 }  // namespace muster::detail

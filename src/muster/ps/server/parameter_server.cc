@@ -12,7 +12,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
 #include "muster/net/arena.h"
-#include "muster/optim/rules.h"
+#include "muster/optim/rule_text.h"
 #include "muster/ps/server/acceptor.h"
 #include "muster/ps/server/command_link.h"
 #include "muster/ps/server/event_queue.h"
@@ -27,8 +27,6 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
-constexpr auto kSending = 5s;    // a command
-constexpr auto kReconnect = 1s;  // a link that breaks may come back within
 constexpr auto kReports = 100ms;
 constexpr int kMostThreads = 4;
 constexpr size_t kMostGradients =
@@ -157,10 +155,10 @@ class ParameterServer::Impl {
         remove(failure.worker);
       }
     }
-    for (auto& session : events.new_sessions) {
+    for (const auto& session : events.new_sessions) {
       remove(session->worker);
       left_.erase(session->worker);
-      sessions_.add(std::move(session));
+      sessions_.add(session);
     }
     for (auto& command : events.commands) actions_.emplace_back(std::move(command));
   }
@@ -171,7 +169,7 @@ class ParameterServer::Impl {
     for (const auto& [worker, session] : sessions_.all()) {
       if (!session->remote) continue;
       const auto since = session->remote->gone_since();
-      if (since && Clock::now() - *since > kReconnect) gone.push_back(worker);
+      if (since && Clock::now() - *since > options_.heartbeat_timeout) gone.push_back(worker);
     }
     for (const int worker : gone) remove(worker);
     if (!gone.empty()) run_actions();
@@ -209,6 +207,7 @@ class ParameterServer::Impl {
 
   void take_request(Session& session) {
     session.seen = session.slot->posted.load();
+    session.reader_timeout.reset();  // it has read what it wanted
     const Request request = session.slot->request;
     if (!is_request(request)) raise<InvalidArgument>("it asks for what does not exist");
     switch (request.kind) {
@@ -276,7 +275,7 @@ class ParameterServer::Impl {
 
   void send_to(Connection& follower, const Command& command) {
     try {
-      send_command(follower, command, Deadline::after(kSending));
+      send_command(follower, command, [this] { check(); });
     } catch (const PeerLost& error) {
       raise<DataLoss>(
           "parameter server {} is gone, and its parameters with it: there is no checkpoint to restore them "
@@ -361,24 +360,38 @@ class ParameterServer::Impl {
     for (const auto& [worker, session] : sessions_.all()) wake(session->slot->doorbell);
   }
 
-  // Of older versions, also of those who have come just now. Who comes later sees what was announced.
+  // Of older versions, also of those who have come just now. Who comes later sees what was announced. Each is
+  // waited for as long as it may take.
   void wait_for_readers(int64_t version) {
     const auto newcomers = events_.new_sessions();
-    const auto reads = [version](const Session& session) {
-      const int64_t reading = session.slot->reading.load();
-      return reading != 0 && reading <= version;
+    std::vector<Session*> readers;
+    for (const auto& session : newcomers) {
+      if (reads(*session, version)) readers.push_back(session.get());
+    }
+    for (const auto& [worker, session] : sessions_.all()) {
+      if (reads(*session, version)) readers.push_back(session.get());
+    }
+    if (readers.empty()) return;
+    const auto began = Clock::now();
+    const auto waits_for = [&](const Session* session) {
+      return reads(*session, version) && Clock::now() - began < reader_timeout_of(*session);
     };
-    const auto nobody_reads = [&] {
-      return std::none_of(sessions_.all().begin(), sessions_.all().end(),
-                          [&](const auto& entry) { return reads(*entry.second); }) &&
-             std::none_of(newcomers.begin(), newcomers.end(),
-                          [&](const auto& session) { return reads(*session); });
-    };
-    if (nobody_reads()) return;
-    const auto until = Clock::now() + options_.reader_timeout;
     wait_until(
-        doorbell_, spin_policy_, [&] { return nobody_reads() || Clock::now() > until || stopping_.load(); },
+        doorbell_, spin_policy_, [&] { return std::ranges::none_of(readers, waits_for) || stopping_.load(); },
         [] {});
+    for (Session* session : readers) {
+      if (reads(*session, version))
+        session->reader_timeout = std::min(2 * reader_timeout_of(*session), options_.heartbeat_timeout);
+    }
+  }
+
+  static bool reads(const Session& session, int64_t version) {
+    const int64_t reading = session.slot->reading.load();
+    return reading != 0 && reading <= version;
+  }
+
+  std::chrono::milliseconds reader_timeout_of(const Session& session) const {
+    return session.reader_timeout.value_or(options_.reader_timeout);
   }
 
   void report_progress() {
@@ -405,7 +418,7 @@ class ParameterServer::Impl {
 
   void reach_followers() {
     for (int server = 1; server < options_.spec.servers; ++server) {
-      const auto deadline = Deadline::after(1min);
+      const auto deadline = Deadline::after(options_.join_timeout);
       const ServerAddress where = options_.find_server(server, deadline);
       const std::string channel_name = command_channel_name(options_.job_id, options_.model_id);
       followers_.push_back(where.local_name.empty()

@@ -14,7 +14,7 @@
 // each.
 //
 // A worker of this host whose process ends has failed at once; one of another host when its link has been
-// gone for a second. Whoever knows of another failure says so with report_failure().
+// gone for the heartbeat timeout. Whoever knows of another failure says so with report_failure().
 //
 // Thread-safe. It owns its threads; what stops one of them stops the server, and stands in progress().
 // report_failure() and progress() do not block; the destructor waits for the threads, which look at least
@@ -41,9 +41,14 @@ class ParameterServer {
     ModelSpec spec;
     int server = 0;
     bool encrypted = false;  ///< the endpoint's links between hosts are
-    /// How long an update waits for somebody who reads: one that was stopped in the middle of it must not
-    /// stop everybody.
+    /// How long an update waits for a worker that reads: one that was stopped in the middle of it must not
+    /// stop everybody. A worker that needs longer reads again, and is waited for twice as long each time, up
+    /// to the heartbeat timeout.
     std::chrono::milliseconds reader_timeout{200};
+    /// How long a worker may be gone before it counts as failed.
+    std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
+    /// How long the leader looks for its followers, which may not have started yet.
+    std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};
     /// For the leader: where a follower is.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
   };

@@ -251,9 +251,25 @@ TEST_F(LyingWorker, WhoDoesNotKnowTheSecretIsRefused) {
 TEST_F(LyingWorker, AWorkerOfAnotherJobIsNotWelcomed) {
   auto options = servers_.client_options(1);
   options.job_id = "another";
-  options.server_wait = 300ms;
+  options.join_timeout = 300ms;
   EXPECT_THROW(ParameterClient client(std::move(options)), DeadlineExceeded);
   expect_goes_on(0);
+}
+
+// More of them than anybody would set threads aside for, and each longer than the next worker needs.
+TEST_F(LyingWorker, WhoIsSilentAfterItConnectedKeepsNobodyOutAndMayTakeItsTime) {
+  Endpoint endpoint({.secret = "s"});
+  std::vector<Connection> silent;
+  for (int i = 0; i < 8; ++i)
+    silent.push_back(
+        endpoint.connect(servers_.address(0).address, worker_channel_name("j", "1"), RawWorker::soon()));
+  expect_goes_on(0);
+  for (auto& connection : silent) {
+    Hello late = hello();
+    late.incarnation = 2;
+    connection.send(&late, sizeof(late), RawWorker::soon());
+    EXPECT_EQ(receive_welcome(connection, RawWorker::soon()).initialised, 1U);
+  }
 }
 
 // The follower hears of the second incarnation's push before it has its gradient, and has one of the first.
@@ -306,6 +322,12 @@ struct StoppedReader {
     connection.send(&hello, sizeof(hello), RawWorker::soon());
     connection.send_descriptor(arena->fd(), RawWorker::soon());
     receive_welcome(connection, RawWorker::soon());
+    // The server knows of it once it has answered.
+    slot->request = {.kind = Request::Kind::kEnter};
+    slot->posted.exchange(1);
+    for (const auto limit = RawWorker::soon(); slot->answered.load() < 1 && !limit.expired();)
+      std::this_thread::yield();
+    EXPECT_EQ(slot->answered.load(), 1U);
     slot->reading.exchange(1);
   }
 
@@ -379,6 +401,48 @@ TEST(AStoppedReader, HoldsUpTheOthersForAWhileOnly) {
   const StoppedReader stopped(servers);
   for (int i = 0; i < 5; ++i) worker.push(1);
   EXPECT_EQ(worker.value(), -5);
+}
+
+// So that whoever needs longer than the others leave it gets a whole version in the end.
+TEST(ASlowReader, IsWaitedForLongerEachTime) {
+  const muster::detail::testing::Setup setup = {.servers = 1, .shared = true, .reader_timeout = 20ms};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));
+  Worker worker(servers.client_options(0));
+  worker.initialise(0);
+  worker.enter();
+  const StoppedReader slow(servers);
+  const auto began = Deadline::Clock::now();
+  for (int i = 0; i < 4; ++i) worker.push(1);
+  EXPECT_GE(Deadline::Clock::now() - began, 20ms + 40ms + 80ms + 160ms);
+}
+
+TEST(ASlowReader, IsWaitedForNoLongerThanTheHeartbeat) {
+  const muster::detail::testing::Setup setup = {
+      .servers = 1, .shared = true, .reader_timeout = 20ms, .heartbeat_timeout = 40ms};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));
+  Worker worker(servers.client_options(0));
+  worker.initialise(0);
+  worker.enter();
+  const StoppedReader stopped(servers);
+  const auto began = Deadline::Clock::now();
+  for (int i = 0; i < 12; ++i) worker.push(1);
+  EXPECT_LT(Deadline::Clock::now() - began, 20s);  // doubled without a bound, 80 s
+}
+
+TEST(AnAbsentWorker, CountsAsFailedAfterTheHeartbeatTimeoutOnly) {
+  const muster::detail::testing::Setup setup = {.servers = 1, .shared = false, .heartbeat_timeout = 1500ms};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 2, .phases = {{0, Mode::kSync}}}));
+  Worker worker(servers.client_options(0));
+  worker.initialise(0);
+  worker.enter();
+  {
+    Worker leaving(servers.client_options(1));
+    leaving.enter();
+  }
+  const auto began = Deadline::Clock::now();
+  worker.push(1);  // an average of both, until the other has failed
+  EXPECT_GE(Deadline::Clock::now() - began, 1400ms);
+  EXPECT_EQ(worker.value(), -1);
 }
 
 TEST(Staleness, DividesTheLearningRate) {

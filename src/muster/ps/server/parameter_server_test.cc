@@ -130,9 +130,10 @@ TEST_P(ParameterServers, AVariableWithoutGradientStaysAsItIs) {
 }
 
 TEST_P(ParameterServers, AWorkerThatDiesLeavesTheOthersAlone) {
+  auto setup = GetParam();
+  setup.heartbeat_timeout = 1s;  // after which a worker on another host counts as dead
   ServerGroup servers(
-      GetParam(),
-      spec_of(GetParam(), {.workers = 2, .phases = {{0, Mode::kSync}}, .max_steps = 10}, plain_sgd()));
+      setup, spec_of(setup, {.workers = 2, .phases = {{0, Mode::kSync}}, .max_steps = 10}, plain_sgd()));
   auto dying = std::make_unique<Worker>(servers.client_options(1));
   run_workers(2, [&](int index) {
     if (index == 1) {

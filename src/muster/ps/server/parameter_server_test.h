@@ -22,7 +22,8 @@ using namespace std::chrono_literals;
 struct Setup {
   int servers = 1;
   bool shared = true;
-  std::chrono::milliseconds reader_timeout{30000};  ///< so that a slow machine does not decide
+  std::chrono::milliseconds reader_timeout{30000};     ///< so that a slow machine does not decide
+  std::chrono::milliseconds heartbeat_timeout{30000};  ///< likewise
 };
 
 inline void PrintTo(const Setup& setup, std::ostream* out) {
@@ -54,6 +55,7 @@ class ServerGroup {
                                  .spec = spec_,
                                  .server = index,
                                  .reader_timeout = setup_.reader_timeout,
+                                 .heartbeat_timeout = setup_.heartbeat_timeout,
                                  .find_server = [this](int server, Deadline) { return address(server); }});
   }
 

@@ -156,6 +156,7 @@ void RemoteWorker::start(void (RemoteWorker::*body)(), std::thread& thread) {
     } catch (const std::exception& error) {
       log_debug("the link to {} has ended: {}", options_.name, error.what());
     }
+    link_->end();
     broken();
   });
 }

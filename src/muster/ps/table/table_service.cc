@@ -14,7 +14,6 @@ namespace {
 using namespace std::chrono_literals;
 
 // A worker that stops in the middle of a request, or does not take an answer, for so long is dropped.
-constexpr auto kRequestTimeout = 60s;
 
 // Memory that is not cleared first: nobody pays for what a head only promises.
 class Buffer {
@@ -52,7 +51,7 @@ class TableService::Answer {
   }
 
   void send(Connection& connection, const std::function<void()>& stop) {
-    connection.send(buffer_.reserve(0), sizeof(AnswerHead) + bytes_, Deadline::after(kRequestTimeout), stop);
+    connection.send(buffer_.reserve(0), sizeof(AnswerHead) + bytes_, Deadline::never(), stop);
   }
 
  private:
@@ -122,7 +121,7 @@ void TableService::serve(Connection& connection) {
       }
       const size_t size = body_bytes(head);
       std::byte* body = buffer.reserve(size);
-      connection.receive(body, size, Deadline::after(kRequestTimeout), stop);
+      connection.receive(body, size, Deadline::never(), stop);
       if (head.kind == TableRequest::kClose) return;
       try {
         answer(head, {body, size}, reply);
