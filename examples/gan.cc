@@ -3,7 +3,7 @@
 //
 //   gan                                      alone
 //   muster run --workers 2 -- gan            two workers, which average their gradients
-//   muster run --workers 2 --strategy ps-async -- gan     the same with a parameter server, which has both nets
+//   muster run --workers 2 --strategy ps-async -- gan     the same with a parameter server
 
 #include <numbers>
 

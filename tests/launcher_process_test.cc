@@ -275,7 +275,7 @@ TEST_F(LauncherTest, ATaskThatEndsBeforeItEntersEndsTheWaitOfTheOthers) {
 TEST_F(LauncherTest, ATaskThatEndsWellWithoutEnteringIsAnErrorForThoseWhoWait) {
   const int launcher =
       start({"--workers", "2", "--", "sh", "-c",
-             "if [ $RANK = 0 ]; then exec " + beside_self("hello_cluster") + "; fi; sleep 0.5; exit 0"});
+             "if [ $RANK = 0 ]; then exec " + beside_self("hello_cluster") + "; fi; exit 0"});
   const auto result = cluster.wait(launcher, soon());
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_THAT(result.output, HasSubstr("worker/1 exited with code 0 before it entered the job"));

@@ -76,7 +76,7 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::string& name() const;  ///< for messages, and to tell groups apart
+  const std::string& name() const;  ///< The name of the group, which is in all messages.
 
   /// Memory that the host's ranks can reach: operations on it copy nothing inside a host. It may outlive the
   /// communicator, and serves its splits too. Throws SystemError when memory is full.
@@ -95,8 +95,8 @@ class Communicator {
   Work reduce_scatter_async(const void* in, void* out, size_t count, DType dtype,
                             ReduceOp op = ReduceOp::kSum);
 
-  /// `out` becomes the `in` of all ranks, `count` elements each, in their order. `in` may be its place in
-  /// `out`.
+  /// `out` becomes the `in` of all ranks, `count` elements each, in their order. `in` may be this rank's block
+  /// of `out`.
   void all_gather(const void* in, void* out, size_t count, DType dtype,
                   std::optional<Deadline> deadline = {});
   Work all_gather_async(const void* in, void* out, size_t count, DType dtype);

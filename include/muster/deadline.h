@@ -1,6 +1,7 @@
 #pragma once
 
-// A point on the monotonic clock by which something must have happened. Every wait inside Muster has one.
+// A point on the monotonic clock by which something must have happened. Every wait inside Muster has one,
+// which may be never(): then only what is waited for ends the wait, or the end of the job.
 //
 //   const auto deadline = muster::Deadline::after(std::chrono::seconds(5));
 //   condition.wait_until(lock, deadline.time_point());

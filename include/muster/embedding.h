@@ -33,17 +33,17 @@ class TableClient;
 }
 
 struct EmbeddingOptions {
-  std::string name;                                  ///< of the table, in all messages
-  int64_t width = 0;                                 ///< floats of a row
-  optim::RowOptimizer optimizer = optim::Adagrad();  ///< how its rows change
-  double scale = 0.05;                               ///< initial values are uniform in [-scale, scale)
-  uint64_t seed = 0;                                 ///< of the initial values
+  std::string name;                                  ///< The table's name, in all messages.
+  int64_t width = 0;                                 ///< A row has so many floats.
+  optim::RowOptimizer optimizer = optim::Adagrad();  ///< How the rows change.
+  double scale = 0.05;                               ///< Initial values are uniform in [-scale, scale).
+  uint64_t seed = 0;                                 ///< Initial values depend on this and the row's id.
 };
 
 /// How much of a table there is, on all servers together.
 struct EmbeddingSize {
-  uint64_t rows = 0;   ///< that have been trained
-  uint64_t bytes = 0;  ///< of memory, with the optimizer's states and the index
+  uint64_t rows = 0;   ///< The rows that have been trained.
+  uint64_t bytes = 0;  ///< The memory that they take, with the optimizer's states and the index.
 };
 
 class ShardedEmbeddingImpl : public torch::nn::Module {
@@ -70,7 +70,7 @@ class ShardedEmbeddingImpl : public torch::nn::Module {
  private:
   detail::TableClient& client_;
   const EmbeddingOptions options_;
-  const torch::Tensor anchor_;  // requires a gradient, so that autograd comes by; never has one
+  const torch::Tensor anchor_;  // Requires a gradient, so that autograd calls our backward function.
 };
 
 /// The module holder, as torch's modules have one: copies stand for the same table.

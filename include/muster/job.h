@@ -10,10 +10,10 @@
 //   std::printf("%s is worker %d of %d\n", job.task().name.c_str(), job.rank(), job.size());
 //
 // It belongs to the thread that runs the program's body; in a job of several tasks other threads, too, may
-// call barrier, put, get and wait_for_workers. What waits for other tasks blocks, for ever where it is given
-// no limit, unless the job ends: then all calls throw Aborted with the reason, or PeerLost when the
-// coordinator is gone. To end the job for every task, throw an exception: its text is the reason that all are
-// told.
+// call barrier, put, get, gather and wait_for_workers. What waits for other tasks blocks, for ever where it
+// is given no limit, unless the job ends: then all calls that wait throw Aborted with the reason, or PeerLost
+// when the coordinator is gone. To end the job for every task, throw an exception: its text is the reason
+// that all are told.
 
 #include <chrono>
 #include <memory>
@@ -34,10 +34,10 @@ class JobContext;
 
 /// What every task of a job knows of each.
 struct Task {
-  std::string name;     ///< "worker/1"
-  std::string address;  ///< where it can be reached, "10.0.0.7:2222"; empty in a program alone
-  std::string host;     ///< for people
-  int pid = 0;
+  std::string name;     ///< The task's name, for example "worker/1".
+  std::string address;  ///< The task can be reached here, "10.0.0.7:2222"; empty in a program alone.
+  std::string host;     ///< The name of its host, for people.
+  int pid = 0;          ///< The process on that host.
 };
 
 class Job {
@@ -51,30 +51,32 @@ class Job {
 
   /// Which worker this is, 0 to size() - 1. Throws InvalidArgument on a task that is not a worker.
   int rank() const;
-  int size() const;        ///< number of workers
-  bool is_chief() const;   ///< worker 0, which has the common duties: to initialise, to print, to save
-  bool is_server() const;  ///< a parameter server, that is a task of the job "ps"
+  int size() const;        ///< The number of workers.
+  bool is_chief() const;   ///< Whether this is worker 0, which initialises, prints and saves for all.
+  bool is_server() const;  ///< Whether this is a parameter server, that is a task of the job "ps".
 
-  int index() const;             ///< the number in its task's name: 1 of worker/1 and of ps/1
-  int servers() const;           ///< number of parameter servers
-  int incarnation() const;       ///< how often the launcher has restarted this task
-  std::string launcher() const;  ///< who started it, for people: "muster run", "mpirun", ...
+  int index() const;             ///< The number in this task's name: 1 of worker/1 and of ps/1.
+  int servers() const;           ///< The number of parameter servers.
+  int incarnation() const;       ///< How often the launcher has restarted this task.
+  std::string launcher() const;  ///< Who started this task, for people: "muster run", "mpirun", ...
 
-  const Task& task() const;                ///< this one
-  const std::vector<Task>& tasks() const;  ///< all, in the order of their names
+  const Task& task() const;                ///< This task.
+  const std::vector<Task>& tasks() const;  ///< All tasks of the job, in the order of their names.
 
   /// Waits until all tasks have come to the barrier of this name: the workers, and with --strategy allreduce
   /// the servers too, which run the program as workers do. Names that begin with "muster/" are taken, here
   /// and below.
   void barrier(const std::string& name, std::optional<std::chrono::milliseconds> limit = {});
 
-  /// Small values that all tasks share, up to 64 MiB; put replaces what was there. get waits until the key is
-  /// there, and throws DeadlineExceeded at the limit.
+  /// Small values that all tasks share, of up to 32 MiB each; put replaces what was there, and throws
+  /// InvalidArgument for a larger one. get waits until the key is there, and throws DeadlineExceeded at the
+  /// limit.
   void put(const std::string& key, const std::string& value);
   std::string get(const std::string& key, std::optional<std::chrono::milliseconds> limit = {});
 
   /// What each worker brought, in their order; called by all workers. In a job that goes on without workers
-  /// that have failed, of those that are there.
+  /// that have failed, of those that are there. Throws InvalidArgument when what all bring together would
+  /// exceed 32 MiB.
   std::vector<std::string> gather(const std::string& name, const std::string& value);
 
   /// All workers as ranks: made when first called, which all workers must do. Throws InvalidArgument on a
@@ -93,7 +95,7 @@ class Job {
  private:
   std::unique_ptr<detail::JobContext> context_;
   std::vector<Task> tasks_;
-  Task task_;  // this one
+  Task task_;  // Of this process.
 };
 
 }  // namespace muster

@@ -10,19 +10,19 @@ namespace muster {
 
 /// Where the time went, since the Trainer was made or the metrics were reset.
 struct Metrics {
-  int64_t steps = 0;
-  int64_t samples = 0;       ///< of all workers, where the steps were told how many
-  double loss = 0;           ///< of the last step: the mean over all workers
-  double gradient_norm = 0;  ///< of the last step; 0 unless it was needed
-  double learning_rate = 0;
-  int64_t skipped = 0;   ///< steps without an update, because a gradient was not finite
-  int64_t dropped = 0;   ///< gradients of this worker that came too late to be used, with parameter servers
-  double staleness = 0;  ///< mean of this worker's gradients, with parameter servers
-  double samples_per_second = 0;
-  std::chrono::duration<double> total{0};    ///< in steps
-  std::chrono::duration<double> compute{0};  ///< forward and backward
-  std::chrono::duration<double> wait{0};     ///< for other workers
-  std::chrono::duration<double> update{0};   ///< reducing gradients, updating parameters
+  int64_t steps = 0;              ///< The steps that were taken.
+  int64_t samples = 0;            ///< The samples of all workers, where the steps were told how many.
+  double loss = 0;                ///< The mean loss over all workers in the last step.
+  double gradient_norm = 0;       ///< The norm of the last step's gradient; 0 unless it was needed.
+  double learning_rate = 0;       ///< The learning rate of the last step.
+  int64_t skipped = 0;            ///< The steps without an update, because a gradient was not finite.
+  int64_t dropped = 0;            ///< The gradients of this worker that servers found too late to use.
+  double staleness = 0;           ///< The mean staleness of this worker's gradients on the servers.
+  double samples_per_second = 0;  ///< The samples of all workers in a second.
+  std::chrono::duration<double> total{0};    ///< The time in steps, which is the sum of the following three.
+  std::chrono::duration<double> compute{0};  ///< The time in forward and backward passes.
+  std::chrono::duration<double> wait{0};     ///< The time spent waiting for other workers.
+  std::chrono::duration<double> update{0};   ///< The time in reducing gradients and updating parameters.
 
   /// "loss 0.0812  3214 samples/s  compute 78 %  wait 3 %  update 19 %"
   std::string to_string() const;

@@ -1,7 +1,7 @@
 #pragma once
 
-// All of Muster's public headers, with all of libtorch's. A program that trains needs run.h and trainer.h, which
-// include of libtorch only what they use; one without tensors run.h, and communicator.h for collectives.
+// All of Muster's public headers, with all of libtorch's. A program that trains needs run.h and trainer.h,
+// which are quicker to compile; one without tensors needs run.h, and communicator.h for collectives.
 
 #include <torch/torch.h>  // IWYU pragma: export
 

@@ -30,7 +30,7 @@ namespace optim {
 /// What SGD, Adam and the others are.
 class Optimizer {
  public:
-  double lr() const;              ///< the learning rate that it was made with
+  double lr() const;              ///< The learning rate that it was made with.
   std::string to_string() const;  ///< "sgd lr=0.1 momentum=0.9 ...", with all options
 
   /// For Muster's own rooms: what carries it out.
@@ -50,7 +50,7 @@ struct SGDOptions {
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
-  bool nesterov = false;  ///< needs momentum, and no dampening
+  bool nesterov = false;  ///< Nesterov's momentum, which needs momentum and no dampening.
 };
 class SGD : public Optimizer {
  public:
@@ -90,7 +90,7 @@ struct AdagradOptions {
   double lr = 1e-2;
   double lr_decay = 0;
   double weight_decay = 0;
-  double initial_accumulator_value = 0;  ///< what step 1 begins the sum with
+  double initial_accumulator_value = 0;  ///< The sum before the first step.
   double eps = 1e-10;
 };
 class Adagrad : public Optimizer {
@@ -123,7 +123,7 @@ struct LARSOptions {
   double weight_decay = 0;
   double trust = 1e-3;
   double eps = 1e-8;
-  bool nesterov = false;  ///< needs momentum
+  bool nesterov = false;  ///< Nesterov's momentum, which needs momentum.
 };
 class LARS : public Optimizer {
  public:

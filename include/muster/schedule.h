@@ -22,7 +22,7 @@ namespace muster {
 struct Position {
   int64_t samples = 0;
   int64_t samples_per_epoch = 0;
-  int64_t step = 0;  ///< updates of the parameters, as the job's strategy counts them
+  int64_t step = 0;  ///< The updates so far, as the strategy counts them.
 
   /// Passes over the data, with fractions. Throws InvalidArgument when nobody has said how many samples an
   /// epoch has.
@@ -59,8 +59,8 @@ Schedule multi_step(std::vector<Span> at, double factor = 0.1);
 Schedule exponential_decay(Span every, double factor);
 
 struct DecayOptions {
-  double floor = 0;  ///< the factor at the end, and from then on
-  double power = 1;  ///< linear_decay only: 1 is a straight line
+  double floor = 0;  ///< The factor at the end, and from then on.
+  double power = 1;  ///< For linear_decay only: 1 is a straight line.
 };
 
 /// Half a cosine wave from 1 down to the floor.

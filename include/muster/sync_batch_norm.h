@@ -10,6 +10,10 @@
 // must run it equally often: it does not go with Trainer::finish_epoch, where some workers have no more data.
 // It is exact for batches of equal size, and for any sizes under a loss that is a sum over samples. In
 // evaluation it is an ordinary batch normalisation. Its parameters and buffers have the names of torch's.
+//
+// All workers make it, in the same order; making the first one may wait for them, to connect. One thread uses
+// it. Forward and backward passes in training wait for all workers, and throw what a collective throws
+// (communicator.h).
 
 #include <torch/nn/module.h>
 #include <torch/nn/options/batchnorm.h>
@@ -21,16 +25,16 @@ namespace muster {
 
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
-  /// The job outlives this.
+  /// The job must outlive it.
   SyncBatchNormImpl(Job& job, const torch::nn::BatchNormOptions& options);
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  torch::Tensor weight;  // undefined unless affine
-  torch::Tensor bias;
-  torch::Tensor running_mean;  // undefined unless track_running_stats
-  torch::Tensor running_var;
-  torch::Tensor num_batches_tracked;
+  torch::Tensor weight;               ///< The factors; undefined unless the options say affine.
+  torch::Tensor bias;                 ///< What is added; undefined likewise.
+  torch::Tensor running_mean;         ///< The running mean; undefined unless track_running_stats.
+  torch::Tensor running_var;          ///< The running variance; undefined likewise.
+  torch::Tensor num_batches_tracked;  ///< The batches so far; undefined likewise.
 
  private:
   double momentum();

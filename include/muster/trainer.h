@@ -13,8 +13,8 @@
 //
 // All workers make their Trainer with the same model, and start from the chief's parameters and buffers. With
 // --strategy allreduce, the default, and ps-sync each step averages the gradients of all workers and updates
-// the parameters, equally on all: N workers with batches of B samples do what one would do with N·B. What the
-// other strategies do with a gradient is in docs/parameter-server.md.
+// the parameters, equally on all: N workers with batches of B samples do what one would do with N·B. What
+// the other strategies do with a gradient is in docs/parameter-server.md.
 //
 // While a Trainer lives, the parameters of the module are views of memory that the workers of a host share:
 // read them as you like, but change them through change_parameters(). Afterwards they are the module's own
@@ -52,32 +52,45 @@
 
 namespace muster {
 
-/// Parameters that are trained otherwise than the rest of the model. A group that has no parameter of the
-/// module is an InvalidArgument.
+/// Parameters that are trained otherwise than the rest of the model. A name or a tensor that is no parameter
+/// of the module is an InvalidArgument, and so is a group without any that no earlier group has.
 struct ParameterGroup {
-  std::vector<std::string> names;         ///< of parameters, as patterns of fnmatch(3): * is any text
-  std::vector<torch::Tensor> parameters;  ///< or the parameters themselves
-  std::optional<double> lr;               ///< before schedules
-  std::optional<double> weight_decay;
-  bool frozen = false;  ///< requires_grad becomes false when the Trainer is made; true trains it from then on
+  std::vector<std::string> names;         ///< Names of parameters, as patterns of fnmatch(3): * is any text.
+  std::vector<torch::Tensor> parameters;  ///< The parameters themselves, beside those that `names` finds.
+  std::optional<double> lr;               ///< Their learning rate, before schedules; empty: the optimizer's.
+  std::optional<double> weight_decay;     ///< Their weight decay; empty: the optimizer's.
+  /// The Trainer sets requires_grad to false when it is made. Set it to true to train them from then on.
+  bool frozen = false;
 };
 
 struct TrainerOptions {
-  int64_t epochs = 0;             ///< how long training is to take, for the progress line; 0: not said
-  int64_t samples_per_epoch = 0;  ///< of all workers together, for schedules in epochs and the progress line
-  int64_t max_steps = 0;          ///< steps after which training is done, on all workers; 0: the loop decides
-  int accumulate = 1;     ///< batches for one step: their gradients are averaged before anything is sent
-  Schedule schedule;      ///< factors on the learning rate (schedule.h); empty: 1
-  double clip_norm = 0;   ///< the averaged gradient is scaled down to this norm; 0: never
-  double loss_scale = 0;  ///< for 16-bit gradients: what the loss is multiplied by at first; 0: not at all
-  bool broadcast_buffers = true;  ///< the chief's buffers (of BatchNorm) go to all workers after each step
-  std::vector<ParameterGroup> groups;  ///< a parameter is in the first one that has it
+  /// How many epochs training is to take, for the progress line; 0: not said.
+  int64_t epochs = 0;
+  /// The samples of an epoch, of all workers together, for schedules in epochs and the progress line.
+  int64_t samples_per_epoch = 0;
+  /// Training is done after so many steps, on all workers; 0: the loop decides.
+  int64_t max_steps = 0;
+  /// The gradients of so many batches are averaged for one step, before anything is sent.
+  int accumulate = 1;
+  /// Factors on the learning rate (schedule.h); empty: 1.
+  Schedule schedule;
+  /// The averaged gradient is scaled down to this norm; 0: never.
+  double clip_norm = 0;
+  /// For 16-bit gradients: what the loss is multiplied by at first; 0: it is not scaled.
+  double loss_scale = 0;
+  /// With --strategy allreduce the chief's buffers (of BatchNorm) go to all workers after each step. With
+  /// parameter servers workers take them for an evaluation only, whatever this says.
+  bool broadcast_buffers = true;
+  /// A parameter belongs to the first group that has it.
+  std::vector<ParameterGroup> groups;
 };
 
 /// What a step gives. As a condition it says whether training goes on.
 struct Step {
-  double loss = 0;      ///< of this worker's batch; Metrics::loss has the mean of all workers
-  bool goes_on = true;  ///< false when training was done already: then nothing was computed
+  double loss = 0;  ///< The loss of this worker's batch; Metrics::loss has the mean of all workers.
+  /// False when training was done before this call, which then computed nothing. It is true of the last step
+  /// too: Trainer::done() tells that it was the last.
+  bool goes_on = true;
 
   explicit operator bool() const { return goes_on; }
 };
@@ -89,8 +102,8 @@ class Trainer {
  public:
   using Loss = std::function<torch::Tensor()>;
 
-  /// Called by all workers; waits for them. The job and the module outlive the Trainer, which keeps those
-  /// that it is given as a holder or as a shared_ptr. Throws InvalidArgument, on all workers, when their
+  /// Called by all workers; waits for them. The job must outlive the Trainer, and so must a module that is
+  /// given by reference; a holder or a shared_ptr is kept. Throws InvalidArgument, on all workers, when their
   /// models or options differ, naming the first difference; for a parameter that another Trainer trains; and
   /// for options that make no sense. With parameter servers only the worker that differs from the chief
   /// throws it, which ends the job.
@@ -106,7 +119,8 @@ class Trainer {
   /// With an optimizer of torch's, or of your own, which must outlive the Trainer: each step averages the
   /// gradients of all workers and lets it step, on each worker alike. Only with --strategy allreduce, and not
   /// with LBFGS, which needs a closure. Its parameters must be the module's; its state, when it has any
-  /// already, must be the same on all workers. Rates, weight decays and groups are its own business; a
+  /// already, must be the same on all workers; of its options, the numbers of parameters in its groups and
+  /// their rates are compared, and no others. Rates, weight decays and groups are its own business; a
   /// schedule multiplies the rates that its groups have now, for which their options must have get_lr() and
   /// set_lr(), and the destructor gives them back.
   Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
@@ -137,10 +151,10 @@ class Trainer {
   /// chief. `text` gives what is shown; without it, the epoch and the metrics.
   void show_progress(std::function<std::string()> text = {});
 
-  bool done() const;             ///< max_steps have been taken
-  int64_t steps() const;         ///< so far, also those whose update was left out
-  Position position() const;     ///< how far the job has come
-  double learning_rate() const;  ///< of the next step
+  bool done() const;             ///< Whether max_steps have been taken.
+  int64_t steps() const;         ///< The steps so far, with those whose update was left out.
+  Position position() const;     ///< How far the job has come.
+  double learning_rate() const;  ///< The learning rate of the next step.
 
   /// Called before each step that this worker computes, and after each step that anybody computed, in the
   /// order in which they were added.
@@ -152,9 +166,10 @@ class Trainer {
   /// each for its part of the data.
   Sums evaluate(const std::function<void(Sums& sums)>& body);
 
-  /// Runs `body`, which changes parameters in place, once for each copy of them, of which each host has one;
-  /// the others wait. It must do the same everywhere. Called by all workers. Throws InvalidArgument with
-  /// parameter servers, which hold what it can't reach.
+  /// Runs `body`, which changes parameters in place, once on each host, where the workers share one copy of
+  /// the parameters; the other workers wait. (With an optimizer of torch's each worker has a copy, and runs
+  /// it.) It must do the same everywhere. Called by all workers. Throws InvalidArgument with parameter
+  /// servers, which hold what it can't reach.
   void change_parameters(const std::function<void()>& body);
 
   Metrics metrics() const;

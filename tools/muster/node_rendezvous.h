@@ -3,6 +3,9 @@
 // How the launchers of a job's nodes find each other: node 0 hosts the coordinator, all launchers enter the
 // job as observers, each reserves the ports of its own tasks and tells the others, and so each knows the
 // whole cluster. A job on one node does the same.
+//
+// It belongs to the launcher's thread; the callbacks come from the membership's. What waits for other nodes
+// says so, and throws what Member throws.
 
 #include <chrono>
 #include <functional>

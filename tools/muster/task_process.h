@@ -1,6 +1,9 @@
 #pragma once
 
 // One task as a process: in a group of its own, with pipes for its output, dying with the launcher.
+//
+// One thread uses it. It owns the pipes and the process, whose group it kills at its own end. Nothing blocks
+// but the destructor, until a killed process has ended.
 
 #include <sys/types.h>
 

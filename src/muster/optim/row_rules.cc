@@ -10,6 +10,7 @@
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
+#include "muster/optim/rule_text.h"
 
 namespace muster::detail {
 namespace {

@@ -1,7 +1,9 @@
 #pragma once
 
-// Rules as text: the options of every rule with their names, in one place for writing and for reading. The
-// public side is UpdateRule::to_string() and parse_rule() (rules.h).
+// Rules as text: the options of every rule with their names, in one place for writing and for reading.
+// UpdateRule::to_string() writes a rule, parse_rule() reads it, in another process perhaps.
+//
+// Pure functions.
 
 #include <string>
 
@@ -16,5 +18,8 @@ std::string rule_text(const char* name, const optim::AdagradOptions& options);
 std::string rule_text(const char* name, const optim::RMSpropOptions& options);
 std::string rule_text(const char* name, const optim::LARSOptions& options);
 std::string rule_text(const char* name, const optim::LAMBOptions& options);
+
+/// The rule that a text of UpdateRule::to_string() describes. Throws InvalidArgument for anything else.
+UpdateRulePtr parse_rule(const std::string& text);
 
 }  // namespace muster::detail

@@ -1,3 +1,5 @@
+#include "muster/optim/rule_text.h"
+
 #include <set>
 #include <string>
 #include <vector>

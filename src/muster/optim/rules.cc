@@ -9,10 +9,6 @@
 
 namespace muster::detail {
 
-Norms UpdateRule::measure(const UpdateRange&, const UpdateNow&) const {
-  return {};
-}
-
 namespace {
 
 void require(bool valid, const char* option, double value, const char* expected) {

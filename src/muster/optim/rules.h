@@ -3,7 +3,7 @@
 // The update rules behind the optimizers of muster/optim.h, which says what each computes.
 //
 //   UpdateRulePtr rule = adamw({.lr = 3e-4, .weight_decay = 0.1});
-//   rule = parse_rule(rule->to_string());             // the same rule in another process
+//   rule = parse_rule(rule->to_string());             // the same rule in another process (rule_text.h)
 //
 // A factory throws InvalidArgument for options that make no sense. The states of a rule are in the order in
 // which muster/optim.h names them; d has the scaled gradient in it: gradient_scale * gradient.
@@ -29,8 +29,5 @@ UpdateRulePtr lamb(optim::LAMBOptions options = {});
 /// parameter = gradient_scale * gradient: what is averaged is all that is wanted, as for an optimizer of
 /// torch's. It has no states, and no text that parse_rule() reads.
 UpdateRulePtr average();
-
-/// The rule that a text of UpdateRule::to_string() describes. Throws InvalidArgument for anything else.
-UpdateRulePtr parse_rule(const std::string& text);
 
 }  // namespace muster::detail

@@ -312,7 +312,7 @@ TEST(Rules, AnEmptyRangeIsFine) {
   for (const auto& rule : all_rules()) Subject<float>(rule, {}).update({}, {.step = 1, .lr = 1});
 }
 
-TEST(Rules, TellTheirNameRateAndSlots) {
+TEST(Rules, TellTheirNameRateAndStates) {
   EXPECT_STREQ(adamw()->name(), "adamw");
   EXPECT_EQ(adam({.lr = 0.25})->lr(), 0.25);
   EXPECT_EQ(sgd()->states(), 0);

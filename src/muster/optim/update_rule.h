@@ -72,8 +72,8 @@ class UpdateRule {
 
   virtual const char* name() const = 0;  ///< "sgd", "adam", ...
 
-  /// The rule with all its options, "sgd lr=0.1 momentum=0.9 ...", exactly: parse_rule() (rules.h) gives the
-  /// same rule in another process.
+  /// The rule with all its options, "sgd lr=0.1 momentum=0.9 ...", exactly: parse_rule() (rule_text.h) gives
+  /// the same rule in another process.
   virtual std::string to_string() const = 0;
 
   virtual double lr() const = 0;      ///< the learning rate that it was made with
@@ -81,7 +81,7 @@ class UpdateRule {
   virtual bool measures() const { return false; }
 
   /// The first pass of a rule that measures; it may change the states, never the parameter.
-  virtual Norms measure(const UpdateRange& range, const UpdateNow& now) const;
+  virtual Norms measure(const UpdateRange& /*range*/, const UpdateNow& /*now*/) const { return {}; }
 
   /// The update. `norms` are those of the whole parameter.
   virtual void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms = {}) const = 0;

@@ -20,6 +20,7 @@ using Clock = Deadline::Clock;
 
 // Whoever can name the worker that is waited for gives up first; the others wait this many times as long.
 constexpr int kLonger = 2;
+constexpr size_t kLoggedOperations = 8;  // when a step takes too long
 
 }  // namespace
 
@@ -38,12 +39,12 @@ AllReduceStrategy::AllReduceStrategy(Options options)
 AllReduceStrategy::~AllReduceStrategy() = default;
 
 void AllReduceStrategy::find_hosts() {
-  int32_t leaders = host_.is_leader() ? 1 : 0;
-  communicator_.all_reduce(&leaders, 1, DType::kInt32);
-  hosts_ = leaders;
+  int32_t firsts = host_.is_first() ? 1 : 0;
+  communicator_.all_reduce(&firsts, 1, DType::kInt32);
+  hosts_ = firsts;
   int64_t bucket = static_cast<int64_t>(options_.bucket_bytes);
   if (hosts_ > 1) {
-    between_ = communicator_.split(host_.is_leader() ? 0 : -1);
+    between_ = communicator_.split(host_.is_first() ? 0 : -1);
     if (bucket == 0) {
       const size_t most = ParameterLayout(options_.parameters, 1).state_bytes();
       if (between_) bucket = static_cast<int64_t>(measure_bucket(*between_, most));
@@ -98,7 +99,7 @@ std::string AllReduceStrategy::explain() const {
 }
 
 void AllReduceStrategy::adopt_parameters() {
-  if (host_.is_leader() && buffers_.master != nullptr) {
+  if (host_.is_first() && buffers_.master != nullptr) {
     for (size_t i = 0; i < layout_->size(); ++i) {
       const ParameterInfo& info = (*layout_)[i];
       if (!info.has_master()) continue;
@@ -377,7 +378,14 @@ void AllReduceStrategy::check_waiting(Clock::time_point since, bool& warned) {
   const bool late = waited > options_.timeout * (ranks.empty() ? kLonger : 1);
   if (waited <= options_.stall_warning && !late) return;
   const std::string text = fmt::format("{}; waiting for {}", who, format_duration(waited));
-  if (!warned) log_warning("{}", text);
+  if (!warned) {
+    log_warning("{}", text);
+    auto operations = split(communicator_.history(), '\n');
+    operations.resize(operations.size() - 1);  // the text ends with a newline
+    const size_t old = operations.size() - std::min(operations.size(), kLoggedOperations);
+    operations.erase(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(old));
+    log_warning("the last collectives of this worker: {}", fmt::join(operations, "; "));
+  }
   warned = true;
   if (!late) return;
   communicator_.abort(text);

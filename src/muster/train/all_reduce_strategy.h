@@ -12,6 +12,8 @@
 //
 // Passes of a step: reduce, then between hosts, then the norm of the gradient, the rule's measure, apply;
 // those that are not needed are left out, and on one host reduce and apply are one.
+//
+// Threads, blocking and errors are as strategy.h says. The communicator and the gradients' memory outlive it.
 
 #include <functional>
 #include <memory>
@@ -53,7 +55,7 @@ class AllReduceStrategy : public Strategy {
     return std::static_pointer_cast<std::byte>(memory_.front());
   }
   std::byte* state(size_t state) override { return buffers_.states[state]; }
-  bool initialises() const override { return host_.is_leader(); }
+  bool initialises() const override { return host_.is_first(); }
   int64_t updates(size_t parameter) const override { return updates_[parameter]; }
   void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
   void adopt_parameters() override;

@@ -358,7 +358,7 @@ TEST(AllReduceStrategy, AHangNamesTheWorkerAndWhatItHasNotDelivered) {
     const int ranks = static_cast<int>(hosts.size());
     const auto errors = RankGroup({.ranks = ranks, .hosts = hosts}).run([](Communicator& comm) {
       auto options = options_of(comm, sgd({.lr = 0.1}));
-      options.timeout = std::chrono::milliseconds(300);
+      options.timeout = std::chrono::seconds(4);  // also for the step before, on a slow machine
       options.stall_warning = std::chrono::milliseconds(100);
       Worker worker(comm, std::move(options));
       worker.step(0);
@@ -401,7 +401,7 @@ class HangingRule : public UpdateRule {
 TEST(AllReduceStrategy, AWorkerThatHangsInTheUpdateIsNamed) {
   const auto errors = RankGroup({.ranks = 2}).run([](Communicator& comm) {
     auto options = options_of(comm, std::make_shared<HangingRule>(comm));
-    options.timeout = std::chrono::milliseconds(300);
+    options.timeout = std::chrono::seconds(4);  // also for the steps before, on a slow machine
     options.stall_warning = std::chrono::milliseconds(100);
     Worker worker(comm, std::move(options));
     for (int step = 0; step < 100; ++step) worker.step(step);

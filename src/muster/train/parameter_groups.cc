@@ -33,11 +33,29 @@ ParameterGroups::ParameterGroups(torch::nn::Module& module, std::vector<Paramete
           "TrainerOptions::groups[{}] has a rate or a weight decay that is negative or not finite", i);
     if (group.lr && lr_ == 0)
       raise<InvalidArgument>("TrainerOptions::groups[{}] has a rate of its own, but the optimizer's is 0", i);
+    check_members(i);
     const auto parameters = module_.parameters();
     if (std::ranges::none_of(parameters, [&](const auto& one) { return group_of(one) == &group; }))
       raise<InvalidArgument>(
           "TrainerOptions::groups[{}] has no parameter of the module that no earlier group has{}", i,
           group.names.empty() ? "" : fmt::format("; its names are {}", fmt::join(group.names, ", ")));
+  }
+}
+
+// A name that is misspelt would leave its parameter with the rest of the model, and nobody would notice.
+void ParameterGroups::check_members(size_t i) const {
+  const auto named = module_.named_parameters();
+  const auto names = named.keys();
+  for (const auto& pattern : groups_[i].names) {
+    if (std::ranges::none_of(names, [&](const auto& name) { return is_like({pattern}, name); }))
+      raise<InvalidArgument>(
+          "TrainerOptions::groups[{}] names '{}', but no parameter of the module is called so; they are {}",
+          i, pattern, fmt::join(names, ", "));
+  }
+  for (size_t k = 0; k < groups_[i].parameters.size(); ++k) {
+    if (std::ranges::none_of(named.values(),
+                             [&](const auto& one) { return one.is_same(groups_[i].parameters[k]); }))
+      raise<InvalidArgument>("TrainerOptions::groups[{}].parameters[{}] is no parameter of the module", i, k);
   }
 }
 

@@ -27,6 +27,7 @@ class ParameterGroups {
 
  private:
   const ParameterGroup* group_of(const torch::Tensor& parameter) const;
+  void check_members(size_t group) const;
 
   torch::nn::Module& module_;
   const std::vector<ParameterGroup> groups_;

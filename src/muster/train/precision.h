@@ -2,6 +2,8 @@
 
 // --precision: in what the forward pass computes. The parameters stay float32, and so do the update and its
 // state; with bf16 or fp16, libtorch's autocast converts what goes into matrix products and convolutions.
+//
+// Autocast is a state of the thread, which a Scope sets and resets. Nothing blocks.
 
 #include <string>
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // What keeps the workers' modules equal, beside the update of trained parameters: they are compared at the
-// start, take over the chief's values, and then its buffers after each step. Called by all ranks.
+// start, take over the chief's values, and then its buffers after each step. Called by all ranks, each from
+// one thread: these are collectives of the communicator, which block and throw as such. Nothing is kept.
 
 #include <functional>
 #include <memory>

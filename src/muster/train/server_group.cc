@@ -26,8 +26,8 @@ class ServerGroup : public WorkerGroup {
 
   std::shared_ptr<void> allocate(size_t bytes) override { return client_->allocate(bytes); }
 
-  // The description goes through the coordinator, where a worker that comes later finds it; the tensors are on
-  // the servers.
+  // The description goes through the coordinator, where a worker that comes later finds it; the tensors are
+  // on the servers.
   void take_model(FlatModel& model, const std::string& description) override {
     std::vector<size_t> order(model.size());  // about as backward finishes them
     std::iota(order.rbegin(), order.rend(), size_t{0});
@@ -65,6 +65,7 @@ class ServerGroup : public WorkerGroup {
         .incarnation = config.restart_count,
         .sockets = config.sockets,
         .encrypted = job_.encrypted(),
+        .join_timeout = config.join_timeout,
         .server_wait = config.server_wait,
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); },
         .check = [this] { job_.check(); }});

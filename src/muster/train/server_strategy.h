@@ -7,6 +7,8 @@
 // so they are with ps-sync and one server on this host, where an update during a step means that the step's
 // gradient comes too late and is dropped. In the mode ps-local this worker updates its copy itself, and sends
 // the delta to the parameters that it read (the anchor) every few steps, as if that were a gradient.
+//
+// Threads, blocking and errors are as strategy.h says; the ParameterClient outlives it.
 
 #include <memory>
 #include <optional>

@@ -1,18 +1,20 @@
 #pragma once
 
-// What the workers of one host tell each other in a step, in a block of memory that they share.
+// What the workers of one host tell each other in a step, in memory that they share.
 //
 //   begin      a worker begins a round: what its gradients count for
 //   deliver    the gradient of one parameter is there, at an offset that the others can read
 //   complete   its backward pass has ended: what it has not delivered does not exist
-//   counter    the chunks of a pass that somebody has claimed, and those that are done: whoever is free claims
-//              the next, so that nobody waits while there is work
+//   counter    the chunks of a pass that somebody has claimed, and those that are done: whoever is free
+//              claims the next, so that nobody waits while there is work
 //
 // A round is one step, or one that turns out to be none because all workers have run out of data. A worker
 // can be at most one round ahead of another: what it says has two slots, for odd and for even rounds.
 // Counters only grow.
 //
-// Publishing is by sequentially consistent exchange, and wakes those who sleep (net/futex.h).
+// Publishing is by sequentially consistent exchange, and wakes those who sleep (net/futex.h). Each worker
+// writes what is its own, from one thread at a time; all may read everything. Nothing blocks or throws. The
+// memory is the maker's, and outlives it.
 
 #include <array>
 #include <atomic>

@@ -338,6 +338,8 @@ class Trainer::Impl {
         fmt::format("options {} max_steps {} accumulate {} clip_norm {} loss_scale {} precision {}\n",
                     optimizer_ ? optimizer_->describe() : rule_->to_string(), options_.max_steps,
                     options_.accumulate, options_.clip_norm, loss_scale_, job_.config().precision);
+    text += fmt::format("broadcast_buffers {} samples_per_epoch {} schedule {}\n", options_.broadcast_buffers,
+                        options_.samples_per_epoch, options_.schedule ? "given" : "none");
     for (size_t i = 0; i < model_->size(); ++i) {
       const GroupRates& group = model_->info(i).group;
       if (group == GroupRates{}) continue;

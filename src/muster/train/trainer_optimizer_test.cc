@@ -335,7 +335,20 @@ TEST(TrainerGroupErrors, AreNamed) {
                      })
         .front();
   };
-  EXPECT_THAT(error_of({.names = {"conv*"}, .lr = 1}), HasSubstr("its names are conv*"));
+  EXPECT_THAT(
+      error_of({.names = {"fc1*", "conv*"}, .lr = 1}),
+      HasSubstr("groups[0] names 'conv*', but no parameter of the module is called so; they are fc1.weight"));
+  EXPECT_THAT(error_of({.names = {"fc1*"}, .parameters = {torch::zeros(3)}}),
+              HasSubstr("groups[0].parameters[0] is no parameter of the module"));
+  EXPECT_THAT(errors_of({.workers = 1},
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(
+                              job, net, optim::SGD({.lr = 0.1}),
+                              {.groups = {{.names = {"fc*"}, .lr = 1}, {.names = {"fc1*"}, .lr = 2}}});
+                        })
+                  .front(),
+              HasSubstr("groups[1] has no parameter of the module that no earlier group has"));
   EXPECT_THAT(error_of({.names = {"fc1*"}, .lr = -1}),
               HasSubstr("groups[0] has a rate or a weight decay that is negative"));
   EXPECT_THAT(error_of({.names = {"fc1*"}, .lr = 1}, 0), HasSubstr("but the optimizer's is 0"));

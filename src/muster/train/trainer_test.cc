@@ -69,6 +69,44 @@ TEST_P(TrainerOn, IsOnePlainLoopWithTheWholeBatchForAdam) {
                                        [&](int step) { return loss_of(net, whole(step)); }));
 }
 
+TEST_P(TrainerOn, AStepGivesTheLossOfThisWorkersBatch) {
+  on_workers(GetParam(), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 3; ++step) {
+      const Batch batch = part(step, job.rank(), job.size());
+      double computed = 0;
+      const Step taken = trainer.step(
+          [&] {
+            const Tensor loss = loss_of(net, batch);
+            computed = loss.item<double>();
+            return loss;
+          },
+          batch.size());
+      EXPECT_TRUE(taken.goes_on);
+      EXPECT_EQ(taken.loss, computed);
+    }
+    return 0;
+  });
+}
+
+TEST_P(TrainerOn, BuffersAreTheChiefsAfterAStepUnlessTheOptionsSayOtherwise) {
+  for (const bool broadcast : {true, false}) {
+    const auto means = on_workers(GetParam(), [&](Job& job) {
+      torch::nn::BatchNorm1d norm(3);
+      Trainer trainer(job, norm, sgd_rule(), {.broadcast_buffers = broadcast});
+      trainer.step(
+          [&] {
+            return norm(random({8, 3}, static_cast<uint64_t>(job.rank()))).square().mean();
+          },
+          8);
+      return norm->running_mean.clone();
+    });
+    for (int worker = 1; worker < workers(); ++worker)
+      EXPECT_EQ(torch::equal(means[static_cast<size_t>(worker)], means[0]), broadcast) << worker;
+  }
+}
+
 TEST_P(TrainerOn, AccumulatedBatchesAreAveraged) {
   const auto expected = plain_net(2, [](Net& net, int step) {
     return loss_of(net, {step * 3 * kGlobalBatch, (step + 1) * 3 * kGlobalBatch});
@@ -197,7 +235,7 @@ TEST_P(TrainerShards, AnEpochWithoutAnyDataIsNone) {
   check_shards(GetParam(), {{{}, {}}, {{2, 3}, {5}}, {{}, {}}, {{4}, {1}}});
 }
 
-TEST_P(TrainerShards, JoiningInTheMiddleOfAnAccumulationLosesNothing) {
+TEST_P(TrainerShards, FinishingTheEpochInTheMiddleOfAnAccumulationLosesNothing) {
   check_shards(GetParam(), {{{4, 4, 4, 4}, {4, 4}}, {{4, 4}, {4, 4, 4, 4, 4}}, {{}, {4}}}, 3);
 }
 
@@ -217,7 +255,7 @@ TEST_P(TrainerShards, WithoutSamplesBatchesCountTheSame) {
              expected);
 }
 
-TEST_P(TrainerShards, MaxStepsEndsAllWorkersAtTheSameStepAlsoThoseThatHaveJoined) {
+TEST_P(TrainerShards, MaxStepsEndsAllWorkersAtTheSameStepAlsoThoseThatHaveFinishedTheEpoch) {
   const auto steps = on_workers({3, GetParam()}, [](Job& job) {
     Net net = net_of(job);
     Trainer trainer(job, net, sgd_rule(), {.max_steps = 5, .accumulate = 2});

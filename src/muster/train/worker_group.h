@@ -3,6 +3,10 @@
 // How the workers of a job act together for a Trainer: how they come to the same model, and by which strategy
 // they train it. One kind is over the communicator of all workers, the other over parameter servers, where
 // workers may come and go.
+//
+// It belongs to the Trainer's thread. All workers call the same, which waits for them as a collective does,
+// or through the coordinator; it throws PeerLost, DeadlineExceeded, Aborted, and InvalidArgument where the
+// workers differ.
 
 #include <functional>
 #include <map>
