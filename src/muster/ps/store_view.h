@@ -6,7 +6,7 @@
 // and says how far it is: a worker that wants the new version copies behind it, while it is still being made.
 // The server announces the next update first, so that whoever comes reads that one, and waits for those who
 // read an older one. It does not wait for ever: a worker that was stopped in the middle finds that its
-// version has been changed, and reads again. The server waits longer for it then.
+// version has been changed, and reads again.
 //
 // Of the server one thread writes and announces; each worker reads with one thread at a time. Reading blocks
 // until the version is there, and throws what the reader's check throws. The memory outlives it.

@@ -207,7 +207,6 @@ class ParameterServer::Impl {
 
   void take_request(Session& session) {
     session.seen = session.slot->posted.load();
-    session.reader_timeout.reset();  // it has read what it wanted
     const Request request = session.slot->request;
     if (!is_request(request)) raise<InvalidArgument>("it asks for what does not exist");
     switch (request.kind) {
@@ -360,38 +359,24 @@ class ParameterServer::Impl {
     for (const auto& [worker, session] : sessions_.all()) wake(session->slot->doorbell);
   }
 
-  // Of older versions, also of those who have come just now. Who comes later sees what was announced. Each is
-  // waited for as long as it may take.
+  // Of older versions, also of those who have come just now. Who comes later sees what was announced.
   void wait_for_readers(int64_t version) {
     const auto newcomers = events_.new_sessions();
-    std::vector<Session*> readers;
-    for (const auto& session : newcomers) {
-      if (reads(*session, version)) readers.push_back(session.get());
-    }
-    for (const auto& [worker, session] : sessions_.all()) {
-      if (reads(*session, version)) readers.push_back(session.get());
-    }
-    if (readers.empty()) return;
-    const auto began = Clock::now();
-    const auto waits_for = [&](const Session* session) {
-      return reads(*session, version) && Clock::now() - began < reader_timeout_of(*session);
+    const auto reads = [version](const Session& session) {
+      const int64_t reading = session.slot->reading.load();
+      return reading != 0 && reading <= version;
     };
+    const auto nobody_reads = [&] {
+      return std::none_of(sessions_.all().begin(), sessions_.all().end(),
+                          [&](const auto& entry) { return reads(*entry.second); }) &&
+             std::none_of(newcomers.begin(), newcomers.end(),
+                          [&](const auto& session) { return reads(*session); });
+    };
+    if (nobody_reads()) return;
+    const auto until = Clock::now() + options_.reader_timeout;
     wait_until(
-        doorbell_, spin_policy_, [&] { return std::ranges::none_of(readers, waits_for) || stopping_.load(); },
+        doorbell_, spin_policy_, [&] { return nobody_reads() || Clock::now() > until || stopping_.load(); },
         [] {});
-    for (Session* session : readers) {
-      if (reads(*session, version))
-        session->reader_timeout = std::min(2 * reader_timeout_of(*session), options_.heartbeat_timeout);
-    }
-  }
-
-  static bool reads(const Session& session, int64_t version) {
-    const int64_t reading = session.slot->reading.load();
-    return reading != 0 && reading <= version;
-  }
-
-  std::chrono::milliseconds reader_timeout_of(const Session& session) const {
-    return session.reader_timeout.value_or(options_.reader_timeout);
   }
 
   void report_progress() {

@@ -403,32 +403,6 @@ TEST(AStoppedReader, HoldsUpTheOthersForAWhileOnly) {
   EXPECT_EQ(worker.value(), -5);
 }
 
-// So that whoever needs longer than the others leave it gets a whole version in the end.
-TEST(ASlowReader, IsWaitedForLongerEachTime) {
-  const muster::detail::testing::Setup setup = {.servers = 1, .shared = true, .reader_timeout = 20ms};
-  ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));
-  Worker worker(servers.client_options(0));
-  worker.initialise(0);
-  worker.enter();
-  const StoppedReader slow(servers);
-  const auto began = Deadline::Clock::now();
-  for (int i = 0; i < 4; ++i) worker.push(1);
-  EXPECT_GE(Deadline::Clock::now() - began, 20ms + 40ms + 80ms + 160ms);
-}
-
-TEST(ASlowReader, IsWaitedForNoLongerThanTheHeartbeat) {
-  const muster::detail::testing::Setup setup = {
-      .servers = 1, .shared = true, .reader_timeout = 20ms, .heartbeat_timeout = 40ms};
-  ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));
-  Worker worker(servers.client_options(0));
-  worker.initialise(0);
-  worker.enter();
-  const StoppedReader stopped(servers);
-  const auto began = Deadline::Clock::now();
-  for (int i = 0; i < 12; ++i) worker.push(1);
-  EXPECT_LT(Deadline::Clock::now() - began, 20s);  // doubled without a bound, 80 s
-}
-
 TEST(AnAbsentWorker, CountsAsFailedAfterTheHeartbeatTimeoutOnly) {
   const muster::detail::testing::Setup setup = {.servers = 1, .shared = false, .heartbeat_timeout = 1500ms};
   ServerGroup servers(setup, plain_spec(setup, {.workers = 2, .phases = {{0, Mode::kSync}}}));

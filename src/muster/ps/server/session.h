@@ -6,10 +6,8 @@
 // afterwards the working thread's, but for what is constant (worker, incarnation, where the slot is), which
 // the Acceptor goes on reading.
 
-#include <chrono>
 #include <map>
 #include <memory>
-#include <optional>
 
 #include "muster/net/arena.h"
 #include "muster/ps/server/parameter_store.h"
@@ -29,8 +27,6 @@ struct Session {
   uint64_t seen = 0;                     ///< requests
   uint64_t pushed = 0;                   ///< the last sequence
   std::map<uint64_t, SliceData> data;    ///< of pushes that have not been used up, by sequence
-  /// How long an update waits for this reader, when its last reading took too long.
-  std::optional<std::chrono::milliseconds> reader_timeout;
 };
 
 }  // namespace muster::detail
