@@ -1,9 +1,12 @@
 # How our own code is compiled: warnings are errors, sanitizers by MUSTER_SANITIZE, ccache when present.
 
+# What was compiled in one clone serves another: no path in an object depends on where the clone is.
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true ${CCACHE})
 endif()
+add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 
 add_library(muster_compile_options INTERFACE)
 target_compile_options(muster_compile_options INTERFACE
