@@ -62,6 +62,7 @@ struct SessionSlot {
   Reply reply;
   alignas(64) std::atomic<uint64_t> consumed{0};  ///< the last sequence whose gradients nobody needs any more
   alignas(64) std::atomic<int64_t> reading{0};    ///< the worker copies this version less one; 0: none
+  std::atomic<uint64_t> chunks_read{0};           ///< counts up while it copies: it lives, however slow it is
 
   /// Behind it: for each slice of the server the offset of the worker's gradient in its arena; 0: it has
   /// none.

@@ -5,20 +5,21 @@
 // A version is one state of all parameters of the server. The server changes them in place, chunk by chunk,
 // and says how far it is: a worker that wants the new version copies behind it, while it is still being made.
 // The server announces the next update first, so that whoever comes reads that one, and waits for those who
-// read an older one. It does not wait for ever: a worker that was stopped in the middle finds that its
-// version has been changed, and reads again.
+// read an older one as long as they get on. It does not wait for ever: a worker that was stopped in the
+// middle finds that its version has been changed, and reads again.
 //
 // Of the server one thread writes and announces; each worker reads with one thread at a time. Reading blocks
 // until the version is there, and throws what the reader's check throws. The memory outlives it.
 //
 //   // Gives the version that it read: 7, or a later one.
-//   view.read(7, reader, [&](const StoreView::Chunk& chunk, const float* data) { ... });
+//   view.read(7, reader, [&](const StoreView::Range& range, const float* data) { ... });
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "muster/ps/placement.h"
@@ -28,18 +29,25 @@ namespace muster::detail {
 
 class StoreView {
  public:
-  /// What one thread updates, and one reader copies, at a time: a range of a slice.
-  struct Chunk {
+  /// A part of a slice.
+  struct Range {
     size_t slice = 0;  ///< which of the server's
     size_t begin = 0;  ///< in the slice
     size_t count = 0;
     size_t offset = 0;  ///< in the server's memory
   };
 
+  /// What one thread updates, and a reader waits for, at a time: one range, or several that are small, so that
+  /// a thousand small variables do not cost a thousand signals.
+  using Chunk = std::span<const Range>;
+
   /// Over memory of `bytes(placement, server)`, zeroed at first; the placement outlives this.
   StoreView(const Placement& placement, int server, std::byte* memory);
+  StoreView(const StoreView&) = delete;
+  StoreView& operator=(const StoreView&) = delete;
   static size_t bytes(const Placement& placement, int server);
 
+  const std::vector<Range>& ranges() const { return ranges_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
   float* parameters() const { return parameters_; }
 
@@ -58,7 +66,7 @@ class StoreView {
     std::function<void()> before_waiting = {};  ///< called when the next chunk is not there yet
   };
 
-  /// Gives one whole version, not below `at_least`, to `copy`, chunk by chunk; once more from the start when
+  /// Gives one whole version, not below `at_least`, to `copy`, range by range; once more from the start when
   /// it changed meanwhile. Returns the version.
   template <typename Copy>
   int64_t read(int64_t at_least, const Reader& reader, const Copy& copy) const {
@@ -82,7 +90,8 @@ class StoreView {
         if (reader.before_waiting) reader.before_waiting();
         wait_until(reader.slot.doorbell, following(reader.spin_policy), is_there, reader.check);
       }
-      copy(chunks_[i], parameters_ + chunks_[i].offset);
+      for (const Range& range : chunks_[i]) copy(range, parameters_ + range.offset);
+      reader.slot.chunks_read.fetch_add(1, std::memory_order_relaxed);
     }
     reader.slot.reading.exchange(version_read + 1);  // nothing that was copied is read behind it
     return begun_->load() == version_read ? std::optional(version_read) : std::nullopt;
@@ -114,7 +123,8 @@ class StoreView {
     int64_t version = 0;
   };
 
-  std::vector<Chunk> chunks_;
+  const std::vector<Range> ranges_;
+  const std::vector<Chunk> chunks_;
   std::atomic<int64_t>* begun_ = nullptr;
   std::atomic<int64_t>* announced_ = nullptr;
   std::atomic<int64_t>* versions_ = nullptr;

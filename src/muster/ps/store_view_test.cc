@@ -2,6 +2,7 @@
 
 #include <array>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -26,8 +27,8 @@ class StoreViewTest : public ::testing::Test {
     return {.slot = slot_, .doorbell = doorbell_, .spin_policy = SpinPolicy::of(1, 1), .check = [] {}};
   }
 
-  void copy(const StoreView::Chunk& chunk, const float* data) {
-    copy_bytes(values_.data() + chunk.offset, data, chunk.count * sizeof(float));
+  void copy(const StoreView::Range& range, const float* data) {
+    copy_bytes(values_.data() + range.offset, data, range.count * sizeof(float));
   }
 
   // One update, as a server makes it: all values become the version.
@@ -36,8 +37,8 @@ class StoreViewTest : public ::testing::Test {
     view_.begun().exchange(version);
   }
   void make(size_t chunk, int64_t version) {
-    const auto& [slice, at, count, offset] = view_.chunks()[chunk];
-    std::fill_n(view_.parameters() + offset, count, static_cast<float>(version));
+    for (const auto& range : view_.chunks()[chunk])
+      std::fill_n(view_.parameters() + range.offset, range.count, static_cast<float>(version));
     view_.version(chunk).exchange(version);
     wake(slot_.doorbell);
   }
@@ -47,9 +48,9 @@ class StoreViewTest : public ::testing::Test {
   }
 
   void expect_whole(float value) {
-    for (const auto& chunk : view_.chunks()) {
-      for (size_t i = 0; i < chunk.count; ++i)
-        ASSERT_EQ(values_[chunk.offset + i], value) << chunk.offset + i;
+    for (const auto& slice : placement_.slices(0)) {
+      for (size_t i = 0; i < slice.count; ++i)
+        ASSERT_EQ(values_[slice.offset + i], value) << slice.offset + i;
     }
   }
 
@@ -67,7 +68,7 @@ class StoreViewTest : public ::testing::Test {
 TEST_F(StoreViewTest, GivesTheVersionThatIsThere) {
   ASSERT_GT(view_.chunks().size(), 3U);
   update(1);
-  EXPECT_EQ(view_.read(0, reader(), [&](const auto& chunk, const float* data) { copy(chunk, data); }), 1);
+  EXPECT_EQ(view_.read(0, reader(), [&](const auto& range, const float* data) { copy(range, data); }), 1);
   expect_whole(1);
 }
 
@@ -77,12 +78,18 @@ TEST_F(StoreViewTest, SaysWhatItReadsWhileItReads) {
   EXPECT_EQ(slot_.reading.load(), 0);
 }
 
+TEST_F(StoreViewTest, CountsTheChunksThatItHasRead) {
+  update(1);
+  view_.read(1, reader(), [](const auto&, const float*) {});
+  EXPECT_EQ(slot_.chunks_read.load(), view_.chunks().size());
+}
+
 TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsNotGiven) {
   update(1);
   size_t copied = 0;
-  const auto found = view_.try_read(1, reader(), [&](const auto& chunk, const float* data) {
+  const auto found = view_.try_read(1, reader(), [&](const auto& range, const float* data) {
     if (++copied == 2) update(2);  // a server that waits no longer for this reader
-    copy(chunk, data);
+    copy(range, data);
   });
   EXPECT_EQ(found, std::nullopt);
   EXPECT_EQ(slot_.reading.load(), 0);
@@ -91,12 +98,12 @@ TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsNotGiven) {
 TEST_F(StoreViewTest, AVersionThatChangesMeanwhileIsReadAgainFromTheStart) {
   update(1);
   size_t copied = 0;
-  const int64_t version = view_.read(1, reader(), [&](const auto& chunk, const float* data) {
+  const int64_t version = view_.read(1, reader(), [&](const auto& range, const float* data) {
     if (++copied == 2) update(2);
-    copy(chunk, data);
+    copy(range, data);
   });
   EXPECT_EQ(version, 2);
-  EXPECT_EQ(copied, 2 * view_.chunks().size());
+  EXPECT_EQ(copied, 2 * view_.ranges().size());
   expect_whole(2);
 }
 
@@ -112,7 +119,7 @@ TEST_F(StoreViewTest, FollowsAnUpdateThatIsStillBeingMade) {
       for (size_t i = 1; i < view_.chunks().size(); ++i) make(i, 2);
     });
   };
-  EXPECT_EQ(view_.read(1, following, [&](const auto& chunk, const float* data) { copy(chunk, data); }), 2);
+  EXPECT_EQ(view_.read(1, following, [&](const auto& range, const float* data) { copy(range, data); }), 2);
   ASSERT_TRUE(server.joinable());
   server.join();
   expect_whole(2);
@@ -129,10 +136,43 @@ TEST_F(StoreViewTest, WhoeverComesAfterTheAnnouncementReadsTheNextVersion) {
     reading = slot_.reading.load();
     server = std::thread([&] { update(2); });
   };
-  EXPECT_EQ(view_.read(1, waiting, [&](const auto& chunk, const float* data) { copy(chunk, data); }), 2);
+  EXPECT_EQ(view_.read(1, waiting, [&](const auto& range, const float* data) { copy(range, data); }), 2);
   server.join();
   EXPECT_EQ(reading, 2 + 1);  // which a server that waits for readers of version 1 does not wait for
   expect_whole(2);
+}
+
+TEST(StoreViewChunks, HoldEveryElementOnceAndManySmallVariables) {
+  std::vector<Variable> variables;
+  for (const int64_t count : {1, 100'000, 5, 9'000, 2'000, 0, 6'192, 1}) {
+    variables.push_back({.name = std::to_string(variables.size()), .shape = {count}});
+  }
+  for (int i = 0; i < 1000; ++i) variables.push_back({.name = "small" + std::to_string(i), .shape = {1024}});
+  const Placement placement(variables, 1, PlacementKind::kBalanced);
+  std::vector<std::byte> memory(StoreView::bytes(placement, 0));
+  const StoreView view(placement, 0, memory.data());
+  EXPECT_LE(reinterpret_cast<const std::byte*>(view.parameters() + placement.extent(0)),
+            memory.data() + memory.size());
+
+  const auto& slices = placement.slices(0);
+  size_t slice = 0;
+  size_t at = 0;  // in the slice
+  for (const auto& chunk : view.chunks()) {
+    ASSERT_FALSE(chunk.empty());
+    for (const auto& range : chunk) {
+      if (at == slices[slice].count) {
+        ++slice;
+        at = 0;
+      }
+      EXPECT_EQ(range.slice, slice);
+      EXPECT_EQ(range.begin, at);
+      EXPECT_EQ(range.offset, slices[slice].offset + at);
+      at += range.count;
+    }
+  }
+  EXPECT_EQ(slice + 1, slices.size());
+  EXPECT_EQ(at, slices.back().count);
+  EXPECT_LT(view.chunks().size(), 150U);  // and not a thousand
 }
 
 }  // namespace

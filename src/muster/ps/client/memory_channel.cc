@@ -62,14 +62,14 @@ class MemoryChannel : public Channel {
 
   int64_t pull(int64_t at_least, std::span<float* const> slices, bool /*asked*/) override {
     return view_->read(at_least, {*slot_, *doorbell_, options_.spin_policy, [this] { check(); }},
-                       [&](const StoreView::Chunk& chunk, const float* data) {
-                         copy_(slices[chunk.slice] + chunk.begin, data, chunk.count * sizeof(float));
+                       [&](const StoreView::Range& range, const float* data) {
+                         copy_(slices[range.slice] + range.begin, data, range.count * sizeof(float));
                        });
   }
 
   void wait_version(int64_t at_least) override {
     view_->read(at_least, {*slot_, *doorbell_, options_.spin_policy, [this] { check(); }},
-                [](const StoreView::Chunk&, const float*) {});
+                [](const StoreView::Range&, const float*) {});
   }
 
   std::shared_ptr<const float> parameters() const override { return {store_, view_->parameters()}; }

@@ -359,24 +359,39 @@ class ParameterServer::Impl {
     for (const auto& [worker, session] : sessions_.all()) wake(session->slot->doorbell);
   }
 
-  // Of older versions, also of those who have come just now. Who comes later sees what was announced.
+  // Of older versions, also of those who have come just now. Who comes later sees what was announced. A slow
+  // reader is waited for as long as it gets on: it would begin again and again otherwise.
   void wait_for_readers(int64_t version) {
     const auto newcomers = events_.new_sessions();
-    const auto reads = [version](const Session& session) {
-      const int64_t reading = session.slot->reading.load();
-      return reading != 0 && reading <= version;
+    struct Readers {
+      int count = 0;
+      uint64_t progress = 0;
+      bool operator==(const Readers&) const = default;
     };
-    const auto nobody_reads = [&] {
-      return std::none_of(sessions_.all().begin(), sessions_.all().end(),
-                          [&](const auto& entry) { return reads(*entry.second); }) &&
-             std::none_of(newcomers.begin(), newcomers.end(),
-                          [&](const auto& session) { return reads(*session); });
+    const auto readers = [&] {
+      Readers found;
+      const auto add = [&](const SessionSlot& slot) {
+        const int64_t reading = slot.reading.load();
+        if (reading == 0 || reading > version) return;
+        ++found.count;
+        found.progress += slot.chunks_read.load(std::memory_order_relaxed);
+      };
+      for (const auto& [worker, session] : sessions_.all()) add(*session->slot);
+      for (const auto& session : newcomers) add(*session->slot);
+      return found;
     };
-    if (nobody_reads()) return;
-    const auto until = Clock::now() + options_.reader_timeout;
-    wait_until(
-        doorbell_, spin_policy_, [&] { return nobody_reads() || Clock::now() > until || stopping_.load(); },
-        [] {});
+    Readers last = readers();
+    if (last.count == 0) return;
+    auto until = Clock::now() + options_.reader_timeout;
+    const auto waits_enough = [&] {
+      const Readers now = readers();
+      if (now.count == 0 || stopping_.load()) return true;
+      if (now == last) return Clock::now() > until;
+      last = now;
+      until = Clock::now() + options_.reader_timeout;
+      return false;
+    };
+    wait_until(doorbell_, spin_policy_, waits_enough, [] {});
   }
 
   void report_progress() {

@@ -41,8 +41,8 @@ class ParameterServer {
     ModelSpec spec;
     int server = 0;
     bool encrypted = false;  ///< the endpoint's links between hosts are
-    /// How long an update waits for a worker that reads: one that was stopped in the middle of it, or that
-    /// waits for another model, must not stop everybody. A worker that needs longer reads again.
+    /// How long an update waits for workers that read and do not get on: one that was stopped in the middle
+    /// of it must not stop everybody. It reads again.
     std::chrono::milliseconds reader_timeout{200};
     /// How long a worker may be gone before it counts as failed.
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};

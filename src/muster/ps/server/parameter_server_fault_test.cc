@@ -310,7 +310,7 @@ TEST(Restart, AGradientOfAnEarlierIncarnationIsNotTakenForALaterOne) {
   EXPECT_EQ(honest.value(), -3);
 }
 
-// A worker of this host by hand.
+// A worker of this host by hand, which says that it reads the first version, and does not get on.
 struct StoppedReader {
   explicit StoppedReader(const ServerGroup& servers)
       : connection(endpoint.connect_local(servers.address(0).local_name, worker_channel_name("j", "1"),
@@ -401,6 +401,29 @@ TEST(AStoppedReader, HoldsUpTheOthersForAWhileOnly) {
   const StoppedReader stopped(servers);
   for (int i = 0; i < 5; ++i) worker.push(1);
   EXPECT_EQ(worker.value(), -5);
+}
+
+TEST(ASlowReader, IsWaitedForAsLongAsItGetsOn) {
+  const muster::detail::testing::Setup setup = {.servers = 1, .shared = true, .reader_timeout = 1s};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));
+  Worker worker(servers.client_options(0));
+  worker.initialise(0);
+  worker.enter();
+  const StoppedReader reader(servers);
+  std::atomic<bool> has_pushed = false;
+  std::thread push([&] {
+    worker.push(1);
+    has_pushed = true;
+  });
+  const auto began = Deadline::Clock::now();
+  while (Deadline::Clock::now() - began < 3 * setup.reader_timeout) {
+    reader.slot->chunks_read.fetch_add(1);
+    EXPECT_FALSE(has_pushed);
+    std::this_thread::yield();
+  }
+  reader.slot->reading.exchange(0);
+  push.join();
+  EXPECT_EQ(worker.value(), -1);
 }
 
 TEST(AnAbsentWorker, CountsAsFailedAfterTheHeartbeatTimeoutOnly) {

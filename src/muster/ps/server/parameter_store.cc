@@ -65,25 +65,26 @@ bool ParameterStore::touched(const Update& update, size_t slice) const {
                      [&](const WeightedData& source) { return (*source.data)[slice] != nullptr; });
 }
 
-std::vector<WeightedSource> ParameterStore::sources_of(const Update& update, const Chunk& chunk) const {
-  std::vector<WeightedSource> sources;
-  if (accumulated_[chunk.slice]) sources.push_back({sums_.get() + chunk.offset, 1});
+// What there is of a range, in the order in which it is added.
+void ParameterStore::collect(const Update& update, const Range& range,
+                             std::vector<WeightedSource>& sources) const {
+  sources.clear();
+  if (accumulated_[range.slice]) sources.push_back({sums_.get() + range.offset, 1});
   for (const auto& [data, weight] : update.sources) {
-    if ((*data)[chunk.slice] != nullptr) sources.push_back({(*data)[chunk.slice] + chunk.begin, weight});
+    if ((*data)[range.slice] != nullptr) sources.push_back({(*data)[range.slice] + range.begin, weight});
   }
-  return sources;
 }
 
-UpdateRange ParameterStore::range_of(const Chunk& chunk, const float* gradient) const {
-  UpdateRange range = {
-      .parameter = view_.parameters() + chunk.offset, .gradient = gradient, .count = chunk.count};
-  for (size_t i = 0; i < options_.rule->states(); ++i) range.states[i] = state_[i].get() + chunk.offset;
-  return range;
+UpdateRange ParameterStore::range_of(const Range& range, const float* gradient) const {
+  UpdateRange updated = {
+      .parameter = view_.parameters() + range.offset, .gradient = gradient, .count = range.count};
+  for (size_t i = 0; i < options_.rule->states(); ++i) updated.states[i] = state_[i].get() + range.offset;
+  return updated;
 }
 
-UpdateNow ParameterStore::now_of(const Update& update, const Chunk& chunk) const {
-  const auto& variable = options_.placement.variables()[slices_[chunk.slice].variable];
-  return {.step = updates_[chunk.slice] + 1,
+UpdateNow ParameterStore::now_of(const Update& update, const Range& range) const {
+  const auto& variable = options_.placement.variables()[slices_[range.slice].variable];
+  return {.step = updates_[range.slice] + 1,
           .lr = update.lr * variable.group.lr_factor,
           .gradient_scale = update.gradient_scale / update.divisor,
           .adapt = variable.shape.size() > 1,
@@ -91,29 +92,34 @@ UpdateNow ParameterStore::now_of(const Update& update, const Chunk& chunk) const
 }
 
 // The check reads what the update has just brought into a cache.
-void ParameterStore::update_range(const Chunk& chunk, const float* gradient, const UpdateNow& now) {
-  options_.rule->apply(range_of(chunk, gradient), now);
-  if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, gradient, chunk.count)))
-    not_finite_ = chunk.slice;
+void ParameterStore::update_range(const Range& range, const float* gradient, const UpdateNow& now) {
+  options_.rule->apply(range_of(range, gradient), now);
+  if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, gradient, range.count)))
+    not_finite_ = range.slice;
 }
 
 void ParameterStore::apply_at_once(const Update& update, const Chunk& chunk) {
-  const auto sources = sources_of(update, chunk);
-  if (sources.empty()) return;
-  const UpdateNow now = now_of(update, chunk);
-  const bool as_it_is = sources.size() == 1 && sources.front().weight == 1;
   alignas(64) std::array<float, kTile> sum;
-  std::vector<WeightedSource> parts(sources.size());
-  for (size_t at = 0; at < chunk.count; at += kTile) {
-    const Chunk tile = {chunk.slice, chunk.begin + at, std::min(kTile, chunk.count - at), chunk.offset + at};
-    if (as_it_is) {
-      update_range(tile, static_cast<const float*>(sources.front().data) + at, now);
-      continue;
+  std::vector<WeightedSource> sources;
+  std::vector<WeightedSource> parts;
+  for (const Range& range : chunk) {
+    collect(update, range, sources);
+    if (sources.empty()) continue;
+    const UpdateNow now = now_of(update, range);
+    const bool as_it_is = sources.size() == 1 && sources.front().weight == 1;
+    for (size_t at = 0; at < range.count; at += kTile) {
+      const Range tile = {range.slice, range.begin + at, std::min(kTile, range.count - at),
+                          range.offset + at};
+      if (as_it_is) {
+        update_range(tile, static_cast<const float*>(sources.front().data) + at, now);
+        continue;
+      }
+      parts.clear();
+      for (const auto& [data, weight] : sources)
+        parts.push_back({static_cast<const float*>(data) + at, weight});
+      add_up(DType::kFloat32, parts, sum.data(), tile.count);
+      update_range(tile, sum.data(), now);
     }
-    for (size_t i = 0; i < sources.size(); ++i)
-      parts[i] = {static_cast<const float*>(sources[i].data) + at, sources[i].weight};
-    add_up(DType::kFloat32, parts, sum.data(), tile.count);
-    update_range(tile, sum.data(), now);
   }
 }
 
@@ -123,17 +129,41 @@ void ParameterStore::finish_chunk(const Update& update, size_t chunk,
   done(chunk);
 }
 
+void ParameterStore::add_up_chunk(const Update& update, size_t chunk) {
+  std::vector<WeightedSource> sources;
+  for (const Range& range : view_.chunks()[chunk]) {
+    float* sum = sums_.get() + range.offset;
+    collect(update, range, sources);
+    add_up(DType::kFloat32, sources, sum, range.count);
+    if (options_.clip_norm > 0) squares_[chunk] += sum_of_squares(DType::kFloat32, sum, range.count);
+  }
+}
+
+void ParameterStore::measure_chunk(const Update& update, const Chunk& chunk) {
+  for (const Range& range : chunk) {
+    if (touched(update, range.slice))
+      norms_[static_cast<size_t>(&range - view_.ranges().data())] =
+          options_.rule->measure(range_of(range, sums_.get() + range.offset), now_of(update, range));
+  }
+}
+
+void ParameterStore::apply_sums(const Update& update, const Chunk& chunk, const std::vector<Norms>& whole) {
+  for (const Range& range : chunk) {
+    const float* sum = sums_.get() + range.offset;
+    if (touched(update, range.slice))
+      options_.rule->apply(range_of(range, sum), now_of(update, range), whole[range.slice]);
+    if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, sum, range.count)))
+      not_finite_ = range.slice;
+  }
+}
+
 // What depends on norms of the whole needs the sums first.
 void ParameterStore::apply_in_passes(Update update, const std::function<void(size_t)>& done) {
   const auto& chunks = view_.chunks();
-  float* sum = sums();
+  sums();
   squares_.assign(chunks.size(), 0);
-  norms_.assign(chunks.size(), {});
-  pool_.run(chunks.size(), [&](size_t i) {
-    add_up(DType::kFloat32, sources_of(update, chunks[i]), sum + chunks[i].offset, chunks[i].count);
-    if (options_.clip_norm > 0)
-      squares_[i] = sum_of_squares(DType::kFloat32, sum + chunks[i].offset, chunks[i].count);
-  });
+  norms_.assign(view_.ranges().size(), {});
+  pool_.run(chunks.size(), [&](size_t i) { add_up_chunk(update, i); });
   if (options_.clip_norm > 0) {
     double square = 0;
     for (const double value : squares_) square += value;
@@ -141,22 +171,12 @@ void ParameterStore::apply_in_passes(Update update, const std::function<void(siz
     constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
     if (norm > options_.clip_norm) update.gradient_scale *= options_.clip_norm / (norm + kEpsilon);
   }
-  if (options_.rule->measures()) {
-    pool_.run(chunks.size(), [&](size_t i) {
-      if (touched(update, chunks[i].slice))
-        norms_[i] =
-            options_.rule->measure(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]));
-    });
-  }
+  if (options_.rule->measures())
+    pool_.run(chunks.size(), [&](size_t i) { measure_chunk(update, chunks[i]); });
   std::vector<Norms> whole(slices_.size());
-  for (size_t i = 0; i < chunks.size(); ++i) whole[chunks[i].slice] += norms_[i];
+  for (size_t i = 0; i < norms_.size(); ++i) whole[view_.ranges()[i].slice] += norms_[i];
   pool_.run(chunks.size(), [&](size_t i) {
-    if (touched(update, chunks[i].slice))
-      options_.rule->apply(range_of(chunks[i], sum + chunks[i].offset), now_of(update, chunks[i]),
-                           whole[chunks[i].slice]);
-    if (options_.check_finite &&
-        !std::isfinite(sum_of_squares(DType::kFloat32, sum + chunks[i].offset, chunks[i].count)))
-      not_finite_ = chunks[i].slice;
+    apply_sums(update, chunks[i], whole);
     finish_chunk(update, i, done);
   });
 }

@@ -72,12 +72,16 @@ class ParameterStore {
   std::vector<int64_t>& updates() { return updates_; }
 
  private:
+  using Range = StoreView::Range;
   using Chunk = StoreView::Chunk;
-  std::vector<WeightedSource> sources_of(const Update& update, const Chunk& chunk) const;
-  UpdateRange range_of(const Chunk& chunk, const float* gradient) const;
-  UpdateNow now_of(const Update& update, const Chunk& chunk) const;
+  void collect(const Update& update, const Range& range, std::vector<WeightedSource>& sources) const;
+  UpdateRange range_of(const Range& range, const float* gradient) const;
+  UpdateNow now_of(const Update& update, const Range& range) const;
   void apply_at_once(const Update& update, const Chunk& chunk);
-  void update_range(const Chunk& chunk, const float* gradient, const UpdateNow& now);
+  void update_range(const Range& range, const float* gradient, const UpdateNow& now);
+  void add_up_chunk(const Update& update, size_t chunk);
+  void measure_chunk(const Update& update, const Chunk& chunk);
+  void apply_sums(const Update& update, const Chunk& chunk, const std::vector<Norms>& whole);
   void apply_in_passes(Update update, const std::function<void(size_t)>& done);
   void finish_chunk(const Update& update, size_t chunk, const std::function<void(size_t)>& done) const;
   bool touched(const Update& update, size_t slice) const;
@@ -91,7 +95,7 @@ class ParameterStore {
   std::vector<bool> accumulated_;             // slices that have something in the sums
   std::vector<int64_t> updates_;              // of each slice
   std::vector<double> squares_;               // of each chunk
-  std::vector<Norms> norms_;                  // of each chunk, then of each slice
+  std::vector<Norms> norms_;                  // of each range
   std::atomic<size_t> not_finite_{SIZE_MAX};  // a slice whose gradient was not
   ThreadPool pool_;
 };

@@ -16,8 +16,8 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr size_t kSmall = 21;         // variable a [3, 7]
-constexpr size_t kLarge = 300 * 257;  // variable b [300, 257]: several chunks
-constexpr size_t kBias = 5;           // variable c [5]
+constexpr size_t kLarge = 280 * 257;  // variable b [280, 257]: several chunks
+constexpr size_t kBias = 5;           // variable c [5]: in one chunk with the end of b
 
 std::vector<float> random_values(size_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -75,7 +75,7 @@ class Store {
  private:
   size_t bytes() const { return (StoreView::bytes(placement_, 0) + 63) / 64 * 64; }
 
-  const Placement placement_{{{"a", {3, 7}}, {"b", {300, 257}}, {"c", {5}}}, 1, PlacementKind::kSliced};
+  const Placement placement_{{{"a", {3, 7}}, {"b", {280, 257}}, {"c", {5}}}, 1, PlacementKind::kSliced};
   std::unique_ptr<std::byte, decltype(&std::free)> memory_;
   std::optional<StoreView> view_;
   std::optional<ParameterStore> store_;

@@ -281,7 +281,7 @@ void RemoteWorker::send_parameters(int64_t at_least) {
     link_->send_one(Frame{.kind = Frame::Kind::kParameters, .bytes = outgoing.total()}, checks);
     const auto version = options_.view.try_read(
         at_least, {*slot_, options_.doorbell, options_.spin_policy, checks, [&] { outgoing.send_some(); }},
-        [&](const StoreView::Chunk& chunk, const float* data) { outgoing.add(data, chunk.count); });
+        [&](const StoreView::Range& range, const float* data) { outgoing.add(data, range.count); });
     outgoing.finish({.kind = Frame::Kind::kWhole,
                      .index = version.has_value() ? 1U : 0U,
                      .number = static_cast<uint64_t>(version.value_or(0))},
