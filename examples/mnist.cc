@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "muster/run.h"
+#include "muster/seed.h"
 #include "muster/shard.h"
 #include "muster/trainer.h"
 
@@ -37,7 +38,7 @@ TORCH_MODULE(Net);
 int main(int argc, char** argv) {
   int epochs = 5;
   int64_t batch = 64;
-  double lr = 0.05;
+  double lr = 0.02;
   std::string folder;
   CLI::App app{"Trains a small convolutional net on MNIST"};
   app.add_option("--epochs", epochs, "passes over the training set")
@@ -55,7 +56,7 @@ int main(int argc, char** argv) {
     const auto train = examples::load_mnist(folder, /*train=*/true);
     const auto test = examples::load_mnist(folder, /*train=*/false);
 
-    torch::manual_seed(1);
+    muster::seed(job, 1);
     Net net;
     muster::Trainer trainer(job, net, muster::optim::SGD({.lr = lr, .momentum = 0.9}),
                             {.epochs = epochs,

@@ -41,11 +41,14 @@ int train(const std::vector<std::string>& arguments) {
   int64_t steps = 0;
   std::string out;
   std::string go;  // a file: until it is there, nobody goes beyond a few steps
+  std::string write;
   bool second = false;
   CLI::App app;
   app.add_option("--steps", steps);
   app.add_option("--out", out);
   app.add_option("--go", go);
+  app.add_option("--write", write,
+                 "change a parameter in place after 5 steps: by an operator, or by its data");
   app.add_flag("--second", second, "train another model beside it, in steps 5 to 64 of this worker");
   std::vector<char*> argv = {const_cast<char*>("train")};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -69,6 +72,11 @@ int train(const std::vector<std::string>& arguments) {
     };
     for (int taken = 1; timed_step(); ++taken) {
       if (taken == 5) fmt::print("training\n");
+      if (taken == 5 && !write.empty()) {
+        const torch::NoGradGuard no_grad;
+        auto parameter = net->parameters().at(2);
+        (write == "data" ? parameter.data() : parameter).mul_(0.9);
+      }
       while (taken >= 5 && !go.empty() && !std::filesystem::exists(go)) std::this_thread::sleep_for(20ms);
       if (taken == 5 && second) other_trainer.emplace(job, other, optim::SGD({.lr = 0.01}));
       // At the end of one model a worker waits for the last gradients of the others, which must not wait for
@@ -182,6 +190,23 @@ TEST_F(ServersProcesses, SynchronousWorkersHaveTheSameBitsOnOneHostAndOnSeveralH
   EXPECT_EQ(weights(2, 2, {{"MUSTER_STRATEGY", "ps-sync"}, {"MUSTER_SHARED_MEMORY", "off"}}), here);
   hosts_ = std::make_unique<testing::Hosts>(2);
   EXPECT_EQ(weights(2, 2, {{"MUSTER_STRATEGY", "ps-sync"}, {"MUSTER_SOCKETS", "3"}}), here);
+}
+
+// They are in memory that workers may only read, where this was the end of a worker by SIGSEGV, and the job
+// went on without it.
+TEST_F(ServersProcesses, AWorkerThatWritesToTheServersParametersIsToldWhichItWas) {
+  for (const Settings& settings : {Settings{{"MUSTER_STRATEGY", "ps-sync"}},
+                                   Settings{{"MUSTER_STRATEGY", "ps-async"}, {"MUSTER_HOGWILD", "on"}}}) {
+    for (const char* how : {"operator", "data"}) {
+      const Job job = start(2, 1, {"--steps", "100000", "--write", how}, settings);
+      for (const int process : job.workers) {
+        const auto result = cluster_.wait(process, soon());
+        EXPECT_EQ(result.exit_code, 1) << how << "\n" << result.output;
+        EXPECT_THAT(result.output, HasSubstr("the parameter 2.weight was changed in place")) << how;
+      }
+      for (const int process : job.servers) cluster_.wait(process, soon());
+    }
+  }
 }
 
 class EachMode : public ServersProcesses, public ::testing::WithParamInterface<const char*> {};

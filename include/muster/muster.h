@@ -17,6 +17,7 @@
 #include "muster/progress.h"
 #include "muster/run.h"
 #include "muster/schedule.h"
+#include "muster/seed.h"
 #include "muster/shard.h"
 #include "muster/sync_batch_norm.h"
 #include "muster/trainer.h"

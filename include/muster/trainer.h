@@ -17,9 +17,11 @@
 // the other strategies do with a gradient is in docs/parameter-server.md.
 //
 // While a Trainer lives, the parameters of the module are views of memory that the workers of a host share:
-// read them as you like, but change them through change_parameters(). Afterwards they are the module's own
-// again. (With an optimizer of torch's they stay the module's own.) Gradients are this worker's own during a
-// step, and gone after it.
+// read them as you like, but change them through change_parameters(). A change in place elsewhere is refused
+// by name at the next step, where it can't be right (alone, and with ps-local, it is). Other values may be
+// loaded on all workers, by torch::load, between two steps: training goes on with the chief's; with parameter
+// servers that is refused. Afterwards the parameters are the module's own again. (With an optimizer of
+// torch's they stay the module's own.) Gradients are this worker's own during a step, and gone after it.
 //
 // A program may have several Trainers at a time, of models that share no trained parameter. A model's
 // parameters change in its own Trainer's steps only, and only what those compute counts: gradients that
@@ -102,14 +104,14 @@ class Trainer {
  public:
   using Loss = std::function<torch::Tensor()>;
 
-  /// Called by all workers; waits for them. The job must outlive the Trainer, and so must a module that is
-  /// given by reference; a holder or a shared_ptr is kept. Throws InvalidArgument, on all workers, when their
+  /// Called by all workers; waits for them. The job must outlive the Trainer, and so must a module that no
+  /// shared_ptr or holder owns; any other is kept. Throws InvalidArgument, on all workers, when their
   /// models or options differ, naming the first difference; for a parameter that another Trainer trains; and
   /// for options that make no sense. With parameter servers only the worker that differs from the chief
   /// throws it, which ends the job.
   Trainer(Job& job, torch::nn::Module& module, const optim::Optimizer& optimizer,
           TrainerOptions options = {});
-  Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, const optim::Optimizer& optimizer,
+  Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module, const optim::Optimizer& optimizer,
           TrainerOptions options = {});
   template <typename Contained>
   Trainer(Job& job, const torch::nn::ModuleHolder<Contained>& module, const optim::Optimizer& optimizer,
@@ -125,7 +127,7 @@ class Trainer {
   /// set_lr(), and the destructor gives them back.
   Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
           TrainerOptions options = {});
-  Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
+  Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module, torch::optim::Optimizer& optimizer,
           TrainerOptions options = {});
   template <typename Contained>
   Trainer(Job& job, const torch::nn::ModuleHolder<Contained>& module, torch::optim::Optimizer& optimizer,
@@ -137,9 +139,9 @@ class Trainer {
 
   /// Computes the loss of a batch and its gradients; with the last batch of `accumulate`, updates the
   /// parameters. `samples` is the size of the batch: batches of different sizes count accordingly, and the
-  /// metrics, the schedule and the progress line know samples. Throws InvalidArgument where there is a
-  /// schedule and no number of samples.
-  Step step(const Loss& loss, int64_t samples = 0);
+  /// metrics, the schedule and the progress line know samples. A batch of 0 samples is left out: it is no
+  /// step. Throws InvalidArgument for a negative number, and where there is a schedule and no number.
+  Step step(const Loss& loss, std::optional<int64_t> samples = std::nullopt);
 
   /// This worker has no more data: takes part in the others' steps, bringing nothing, until all have finished
   /// the epoch. Then everyone may go on, with another one. Meanwhile this worker's other Trainers take no
@@ -180,7 +182,6 @@ class Trainer {
 
  private:
   class Impl;
-  std::shared_ptr<torch::nn::Module> module_;  // when it was given so
   std::unique_ptr<Impl> impl_;
 };
 

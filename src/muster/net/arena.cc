@@ -74,8 +74,9 @@ std::shared_ptr<Arena> Arena::open(int fd, Access access) {
 }
 
 Arena::Arena(int fd, size_t capacity, bool owner, Access access) : fd_(fd), capacity_(capacity) {
-  const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* base = mmap(nullptr, capacity, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  const bool reads = access == Access::kReadOnly;
+  void* base = mmap(nullptr, capacity, reads ? PROT_READ : PROT_READ | PROT_WRITE,
+                    (reads ? MAP_PRIVATE : MAP_SHARED) | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
     close(fd);

@@ -1,6 +1,7 @@
 // Sums of gradients and of squares: a part of update_kernels_impl.h, to which its rules apply.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "muster/base/half_floats.h"
@@ -8,6 +9,43 @@
 
 namespace muster::detail {
 namespace {
+
+// A value is infinite or not a number when all bits of its exponent are set: then the lowest of them, added
+// to the exponent, carries into the bit of the sign.
+template <typename Bits, Bits kExponent>
+struct ExponentBits {
+  static constexpr Bits kLowest = kExponent & (~kExponent + 1);
+  static constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+
+  void add_bits(Bits bits) { carried = static_cast<Bits>(carried | ((bits & kExponent) + kLowest)); }
+  bool all_finite() const { return (carried & kSign) == 0; }
+
+  Bits carried = 0;
+};
+using ExponentBits64 = ExponentBits<uint64_t, 0x7ff0'0000'0000'0000>;
+using ExponentBits32 = ExponentBits<uint32_t, 0x7f80'0000>;
+
+template <typename T>
+struct Exponents;
+template <>
+struct Exponents<double> : ExponentBits64 {
+  void add(double value) { add_bits(__builtin_bit_cast(uint64_t, value)); }
+};
+template <>
+struct Exponents<float> : ExponentBits32 {
+  void add(float value) { add_bits(__builtin_bit_cast(uint32_t, value)); }
+};
+
+template <typename Bits, Bits kExponent>
+bool all_finite_as(const void* data, size_t count) {
+  ExponentBits<Bits, kExponent> exponents;
+  for (size_t i = 0; i < count; ++i) {
+    Bits bits;
+    __builtin_memcpy(&bits, static_cast<const Bits*>(data) + i, sizeof(bits));
+    exponents.add_bits(bits);
+  }
+  return exponents.all_finite();
+}
 
 // A tile of accumulators stays in the first-level cache, beside as much of four sources.
 constexpr size_t kTile = 1024;
@@ -156,6 +194,19 @@ double sum_of_squares_kernel(DType dtype, const void* data, size_t count) {
     sum.add(static_cast<const float*>(data), count);
   }
   return sum.total();
+}
+
+bool all_finite_kernel(DType dtype, const void* data, size_t count) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return all_finite_as<uint64_t, 0x7ff0'0000'0000'0000>(data, count);
+    case DType::kFloat16:
+      return all_finite_as<uint16_t, 0x7c00>(data, count);
+    case DType::kBFloat16:
+      return all_finite_as<uint16_t, 0x7f80>(data, count);
+    default:
+      return all_finite_as<uint32_t, 0x7f80'0000>(data, count);
+  }
 }
 
 }  // namespace

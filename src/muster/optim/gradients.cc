@@ -7,17 +7,25 @@
 
 namespace muster::detail {
 
-void add_up(DType dtype, std::span<const WeightedSource> sources, void* sum, size_t count) {
+namespace {
+
+void require_float(const char* function, DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
     case DType::kFloat64:
     case DType::kFloat16:
     case DType::kBFloat16:
-      break;
+      return;
     default:
-      raise<InvalidArgument>("add_up: gradients of {}; expected float32, float64, float16 or bfloat16",
+      raise<InvalidArgument>("{}: gradients of {}; expected float32, float64, float16 or bfloat16", function,
                              name_of(dtype));
   }
+}
+
+}  // namespace
+
+void add_up(DType dtype, std::span<const WeightedSource> sources, void* sum, size_t count) {
+  require_float("add_up", dtype);
   if (count == 0) return;
   if (sources.empty()) {
     memset(sum, 0, count * (dtype == DType::kFloat64 ? sizeof(double) : sizeof(float)));
@@ -31,6 +39,11 @@ double sum_of_squares(DType dtype, const void* data, size_t count) {
     raise<InvalidArgument>("sum_of_squares: values of {}; expected float32 or float64", name_of(dtype));
   }
   return update_kernels().sum_of_squares(dtype, data, count);
+}
+
+bool all_finite(DType dtype, const void* data, size_t count) {
+  require_float("all_finite", dtype);
+  return update_kernels().all_finite(dtype, data, count);
 }
 
 }  // namespace muster::detail

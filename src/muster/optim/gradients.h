@@ -26,4 +26,7 @@ void add_up(DType dtype, std::span<const WeightedSource> sources, void* sum, siz
 /// on `count` only, not on the machine.
 double sum_of_squares(DType dtype, const void* data, size_t count);
 
+/// Whether no element is infinite or not a number. float32, float64, float16 or bfloat16.
+bool all_finite(DType dtype, const void* data, size_t count);
+
 }  // namespace muster::detail

@@ -145,5 +145,32 @@ TEST(SumOfSquares, OtherTypesAreRefused) {
   EXPECT_THROW(sum_of_squares(DType::kFloat16, nullptr, 0), InvalidArgument);
 }
 
+template <typename T>
+void expect_finds_each(DType dtype, const std::vector<T>& not_finite, const std::vector<T>& finite) {
+  for (size_t count = 0; count < 70; ++count) {
+    std::vector<T> values(count);
+    for (size_t i = 0; i < count; ++i) values[i] = finite[i % finite.size()];
+    EXPECT_TRUE(all_finite(dtype, values.data(), count)) << count;
+    for (size_t at = 0; at < count; ++at) {
+      const T before = values[at];
+      values[at] = not_finite[at % not_finite.size()];
+      EXPECT_FALSE(all_finite(dtype, values.data(), count)) << at << " of " << count;
+      values[at] = before;
+    }
+  }
+}
+
+TEST(AllFinite, FindsWhatIsInfiniteOrNotANumberAnywhereAndNothingElse) {
+  using Single = std::numeric_limits<float>;
+  using Double = std::numeric_limits<double>;
+  expect_finds_each<float>(DType::kFloat32, {Single::infinity(), -Single::infinity(), Single::quiet_NaN()},
+                           {0.0F, -0.0F, 1.5F, -Single::max(), Single::max(), Single::denorm_min()});
+  expect_finds_each<double>(DType::kFloat64, {Double::infinity(), -Double::infinity(), Double::quiet_NaN()},
+                            {0.0, -0.0, 1.5, -Double::max(), Double::max(), Double::denorm_min()});
+  expect_finds_each<uint16_t>(DType::kFloat16, {0x7c00, 0xfc00, 0x7e00}, {0, 0x8000, 0x7bff, 0xfbff, 1});
+  expect_finds_each<uint16_t>(DType::kBFloat16, {0x7f80, 0xff80, 0x7fc0}, {0, 0x8000, 0x7f7f, 0xff7f, 1});
+  EXPECT_THROW(all_finite(DType::kInt32, nullptr, 0), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -63,18 +63,19 @@ class Sgd final : public Rule {
       : Rule("sgd", options.lr, options.momentum > 0 ? 1 : 0), options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
+  double momentum() const override { return options_.momentum; }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
     using Form = SgdStep::Form;
-    update_kernels().sgd(range, {.form = options_.nesterov       ? Form::kNesterov
-                                         : options_.momentum > 0 ? Form::kMomentum
-                                                                 : Form::kPlain,
-                                 .gradient_scale = now.gradient_scale,
-                                 .weight_decay = now.weight_decay.value_or(options_.weight_decay),
-                                 .momentum = options_.momentum,
-                                 .gain = now.step == 1 ? 1 : 1 - options_.dampening,
-                                 .lr = now.lr});
+    return update_kernels().sgd(range, {.form = options_.nesterov       ? Form::kNesterov
+                                                : options_.momentum > 0 ? Form::kMomentum
+                                                                        : Form::kPlain,
+                                        .gradient_scale = now.gradient_scale,
+                                        .weight_decay = now.weight_decay.value_or(options_.weight_decay),
+                                        .momentum = damped_momentum(options_.momentum, now.asynchronous),
+                                        .gain = now.step == 1 ? 1 : 1 - options_.dampening,
+                                        .lr = now.lr});
   }
 
  private:
@@ -93,9 +94,9 @@ class Adam final : public Rule {
 
   std::string to_string() const override { return rule_text(name(), options_); }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
-    update_kernels().adam(
+    return update_kernels().adam(
         range, {.amsgrad = options_.amsgrad,
                 .gradient_scale = now.gradient_scale,
                 .weight_decay = decoupled_ ? 0 : now.weight_decay.value_or(options_.weight_decay),
@@ -119,14 +120,14 @@ class Adagrad final : public Rule {
 
   std::string to_string() const override { return rule_text(name(), options_); }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
-    update_kernels().adagrad(range,
-                             {.gradient_scale = now.gradient_scale,
-                              .weight_decay = now.weight_decay.value_or(options_.weight_decay),
-                              .start = now.step == 1 ? options_.initial_accumulator_value : 0,
-                              .lr = now.lr / (1 + static_cast<double>(now.step - 1) * options_.lr_decay),
-                              .eps = options_.eps});
+    return update_kernels().adagrad(
+        range, {.gradient_scale = now.gradient_scale,
+                .weight_decay = now.weight_decay.value_or(options_.weight_decay),
+                .start = now.step == 1 ? options_.initial_accumulator_value : 0,
+                .lr = now.lr / (1 + static_cast<double>(now.step - 1) * options_.lr_decay),
+                .eps = options_.eps});
   }
 
  private:
@@ -140,16 +141,17 @@ class RmsProp final : public Rule {
         options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
+  double momentum() const override { return options_.momentum; }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
-    update_kernels().rmsprop(range, {.centered = options_.centered,
-                                     .gradient_scale = now.gradient_scale,
-                                     .weight_decay = now.weight_decay.value_or(options_.weight_decay),
-                                     .alpha = options_.alpha,
-                                     .momentum = options_.momentum,
-                                     .lr = now.lr,
-                                     .eps = options_.eps});
+    return update_kernels().rmsprop(range, {.centered = options_.centered,
+                                            .gradient_scale = now.gradient_scale,
+                                            .weight_decay = now.weight_decay.value_or(options_.weight_decay),
+                                            .alpha = options_.alpha,
+                                            .momentum = damped_momentum(options_.momentum, now.asynchronous),
+                                            .lr = now.lr,
+                                            .eps = options_.eps});
   }
 
  private:
@@ -162,6 +164,7 @@ class Lars final : public Rule {
       : Rule("lars", options.lr, options.momentum > 0 ? 1 : 0), options_(options) {}
 
   std::string to_string() const override { return rule_text(name(), options_); }
+  double momentum() const override { return options_.momentum; }
   bool measures() const override { return true; }
 
   Norms measure(const UpdateRange& range, const UpdateNow& now) const override {
@@ -173,7 +176,7 @@ class Lars final : public Rule {
             .update = scale * scale * kernels.sum_of_squares(range.dtype, range.gradient, range.count)};
   }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
     check(range, now);
     const double rate = now.lr * (now.adapt ? ratio(norms, now) : 1);
     SgdStep step = {.gradient_scale = now.gradient_scale,
@@ -181,11 +184,12 @@ class Lars final : public Rule {
                     .lr = rate};
     if (options_.momentum > 0) {
       step.form = options_.nesterov ? SgdStep::Form::kNesterov : SgdStep::Form::kMomentum;
-      step.momentum = options_.momentum;
+      step.momentum = damped_momentum(options_.momentum, now.asynchronous);
       step.gain = step.ahead = rate;
       step.lr = 1;
     }
     update_kernels().sgd(range, step);
+    return true;
   }
 
  private:
@@ -213,13 +217,13 @@ class Lamb final : public Rule {
     return update_kernels().measure_lamb(range, step_of(now));
   }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
     check(range, now);
     const bool scaled = now.adapt && norms.parameter != 0 && norms.update != 0;
     LambStep step = step_of(now);
     step.advance = !now.adapt;
     step.rate = now.lr * (scaled ? std::sqrt(norms.parameter / norms.update) : 1);
-    update_kernels().apply_lamb(range, step);
+    return update_kernels().apply_lamb(range, step);
   }
 
  private:
@@ -242,10 +246,11 @@ class Average final : public Rule {
 
   std::string to_string() const override { return name(); }
 
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms&) const override {
     check(range, now);
     const WeightedSource source = {range.gradient, now.gradient_scale};
     add_up(range.dtype, {&source, 1}, range.parameter, range.count);
+    return all_finite(range.dtype, range.gradient, range.count);
   }
 };
 

@@ -360,5 +360,59 @@ TEST(Rules, OtherTypesAndStepZeroAreRefused) {
   expect_refused([&] { rule->apply({}, {.step = 0, .lr = 1}); }, "adam", "step = 0");
 }
 
+TEST(DampedMomentum, WithTheWorkersOwnIsWhatWasAskedFor) {
+  EXPECT_EQ(damped_momentum(0.9, 1), 0.9);
+  EXPECT_NEAR(damped_momentum(0.9, 2), 0.8, 1e-12);
+  EXPECT_NEAR(damped_momentum(0.9, 4), 0.6, 1e-12);
+  EXPECT_EQ(damped_momentum(0.9, 20), 0);
+  EXPECT_EQ(damped_momentum(0, 2), 0);
+}
+
+TEST(DampedMomentum, IsWhatRulesUseForAsynchronousWorkers) {
+  const auto gradient = random_values<float>(50, 3);
+  const auto start = random_values<float>(50, 4);
+  const double damped = damped_momentum(0.9, 2);
+  const std::vector<std::pair<UpdateRulePtr, UpdateRulePtr>> rules = {
+      {sgd({.lr = 0.1, .momentum = 0.9}), sgd({.lr = 0.1, .momentum = damped})},
+      {sgd({.lr = 0.1, .momentum = 0.9, .nesterov = true}),
+       sgd({.lr = 0.1, .momentum = damped, .nesterov = true})},
+      {rmsprop({.lr = 0.1, .momentum = 0.9}), rmsprop({.lr = 0.1, .momentum = damped})},
+      {lars({.lr = 0.1, .momentum = 0.9}), lars({.lr = 0.1, .momentum = damped})}};
+  for (const auto& [rule, other] : rules) {
+    Subject<float> asynchronous(rule, start);
+    Subject<float> expected(other, start);
+    for (int step = 1; step <= 4; ++step) {
+      asynchronous.update(gradient, {.step = step, .lr = 0.1, .asynchronous = 2});
+      expected.update(gradient, {.step = step, .lr = 0.1});
+    }
+    EXPECT_EQ(asynchronous.parameter, expected.parameter) << rule->to_string();
+    EXPECT_EQ(rule->momentum(), 0.9);
+  }
+  EXPECT_EQ(adam({})->momentum(), 0);
+}
+
+template <typename T>
+void expect_says_what_is_not_finite(const UpdateRulePtr& rule) {
+  constexpr size_t kCount = 41;
+  for (size_t at = 0; at <= kCount; ++at) {
+    Subject<T> subject(rule, std::vector<T>(kCount, 1));
+    std::vector<T> gradient(kCount, static_cast<T>(0.5));
+    if (at < kCount)
+      gradient[at] = at % 2 == 0 ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::quiet_NaN();
+    EXPECT_EQ(rule->apply(subject.range(gradient, 0, kCount), {.lr = 0.1}), at == kCount)
+        << rule->to_string() << ", element " << at;
+  }
+}
+
+TEST(Rules, SayWhetherTheGradientWasFinite) {
+  for (const UpdateRulePtr& rule :
+       {sgd({}), sgd({.momentum = 0.9}), sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true}),
+        adam({}), adam({.weight_decay = 0.1, .amsgrad = true}), adamw({}), adagrad({}), rmsprop({}),
+        rmsprop({.momentum = 0.9, .centered = true}), average()}) {
+    expect_says_what_is_not_finite<float>(rule);
+    expect_says_what_is_not_finite<double>(rule);
+  }
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -79,17 +79,19 @@ struct LambStep {
   double rate = 0;
 };
 
+/// Those that update say whether the gradient was finite, but for LAMB's, which does not look.
 struct UpdateKernels {
-  void (*sgd)(const UpdateRange& range, const SgdStep& step);
-  void (*adam)(const UpdateRange& range, const AdamStep& step);
-  void (*adagrad)(const UpdateRange& range, const AdagradStep& step);
-  void (*rmsprop)(const UpdateRange& range, const RmsPropStep& step);
+  bool (*sgd)(const UpdateRange& range, const SgdStep& step);
+  bool (*adam)(const UpdateRange& range, const AdamStep& step);
+  bool (*adagrad)(const UpdateRange& range, const AdagradStep& step);
+  bool (*rmsprop)(const UpdateRange& range, const RmsPropStep& step);
   Norms (*measure_lamb)(const UpdateRange& range, const LambStep& step);
-  void (*apply_lamb)(const UpdateRange& range, const LambStep& step);
+  bool (*apply_lamb)(const UpdateRange& range, const LambStep& step);
 
   /// As in gradients.h.
   void (*add_up)(DType dtype, std::span<const WeightedSource> sources, void* sum, size_t count);
   double (*sum_of_squares)(DType dtype, const void* data, size_t count);
+  bool (*all_finite)(DType dtype, const void* data, size_t count);
 
   const char* name;
 };

@@ -25,12 +25,8 @@ struct Flag {
 
 // What is known of a step before the loop is known in the loop: body(Flag<...>{}).
 template <typename Body>
-void with_flag(bool flag, const Body& body) {
-  if (flag) {
-    body(Flag<true>{});
-  } else {
-    body(Flag<false>{});
-  }
+bool with_flag(bool flag, const Body& body) {
+  return flag ? body(Flag<true>{}) : body(Flag<false>{});
 }
 
 template <typename T>
@@ -48,14 +44,16 @@ struct Arrays {
   size_t count;
 };
 
-// The scaled gradient with its weight decay, if any: what the headers call d.
+// The scaled gradient with its weight decay, if any: what the headers call d. It notes what is not finite,
+// for which a loop that waits for memory has the time.
 template <typename T, bool kDecay>
 struct Direction {
   template <typename Step>
   explicit Direction(const Step& step)
       : scale(static_cast<T>(step.gradient_scale)), decay(static_cast<T>(step.weight_decay)) {}
 
-  T of(T gradient, T parameter) const {
+  T of(T gradient, T parameter) {
+    exponents.add(gradient);
     const T scaled = scale * gradient;
     if constexpr (kDecay) {
       return scaled + decay * parameter;
@@ -66,24 +64,26 @@ struct Direction {
 
   T scale;
   T decay;
+  Exponents<T> exponents;
 };
 
 template <typename T, bool kDecay>
-void sgd_plain(const Arrays<T>& arrays, const SgdStep& step) {
+bool sgd_plain(const Arrays<T>& arrays, const SgdStep& step) {
   const auto [parameter, gradient, states, count] = arrays;
-  const Direction<T, kDecay> direction(step);
+  Direction<T, kDecay> direction(step);
   const auto lr = static_cast<T>(step.lr);
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) {
     parameter[i] = parameter[i] - lr * direction.of(gradient[i], parameter[i]);
   }
+  return direction.exponents.all_finite();
 }
 
 template <typename T, bool kDecay, bool kNesterov>
-void sgd_momentum(const Arrays<T>& arrays, const SgdStep& step) {
+bool sgd_momentum(const Arrays<T>& arrays, const SgdStep& step) {
   const auto [parameter, gradient, states, count] = arrays;
   T* const velocity = states[0];
-  const Direction<T, kDecay> direction(step);
+  Direction<T, kDecay> direction(step);
   const auto momentum = static_cast<T>(step.momentum);
   const auto gain = static_cast<T>(step.gain);
   const auto ahead = static_cast<T>(step.ahead);
@@ -99,15 +99,16 @@ void sgd_momentum(const Arrays<T>& arrays, const SgdStep& step) {
       parameter[i] = parameter[i] - lr * moved;
     }
   }
+  return direction.exponents.all_finite();
 }
 
 template <typename T, bool kDecay, bool kAmsgrad>
-void adam_as(const Arrays<T>& arrays, const AdamStep& step) {
+bool adam_as(const Arrays<T>& arrays, const AdamStep& step) {
   const auto [parameter, gradient, states, count] = arrays;
   T* const first = states[0];
   T* const second = states[1];
   T* const largest = states[2];
-  const Direction<T, kDecay> direction(step);
+  Direction<T, kDecay> direction(step);
   const auto beta1 = static_cast<T>(step.beta1);
   const auto beta2 = static_cast<T>(step.beta2);
   const auto gain1 = static_cast<T>(1 - step.beta1);
@@ -130,13 +131,14 @@ void adam_as(const Arrays<T>& arrays, const AdamStep& step) {
     }
     parameter[i] = shrink * parameter[i] - rate * m / (root * root_of(bound) + eps);
   }
+  return direction.exponents.all_finite();
 }
 
 template <typename T, bool kDecay>
-void adagrad_as(const Arrays<T>& arrays, const AdagradStep& step) {
+bool adagrad_as(const Arrays<T>& arrays, const AdagradStep& step) {
   const auto [parameter, gradient, states, count] = arrays;
   T* const sum = states[0];
-  const Direction<T, kDecay> direction(step);
+  Direction<T, kDecay> direction(step);
   const auto start = static_cast<T>(step.start);
   const auto lr = static_cast<T>(step.lr);
   const auto eps = static_cast<T>(step.eps);
@@ -147,15 +149,16 @@ void adagrad_as(const Arrays<T>& arrays, const AdagradStep& step) {
     sum[i] = squares;
     parameter[i] = parameter[i] - lr * d / (root_of(squares) + eps);
   }
+  return direction.exponents.all_finite();
 }
 
 template <typename T, bool kDecay, bool kCentered, bool kMomentum>
-void rmsprop_as(const Arrays<T>& arrays, const RmsPropStep& step) {
+bool rmsprop_as(const Arrays<T>& arrays, const RmsPropStep& step) {
   const auto [parameter, gradient, states, count] = arrays;
   T* const mean_square = states[0];
   T* const mean = states[1];
   T* const velocity = states[kCentered ? 2 : 1];
-  const Direction<T, kDecay> direction(step);
+  Direction<T, kDecay> direction(step);
   const auto alpha = static_cast<T>(step.alpha);
   const auto gain = static_cast<T>(1 - step.alpha);
   const auto momentum = static_cast<T>(step.momentum);
@@ -181,6 +184,7 @@ void rmsprop_as(const Arrays<T>& arrays, const RmsPropStep& step) {
       parameter[i] = parameter[i] - lr * d / denominator;
     }
   }
+  return direction.exponents.all_finite();
 }
 
 // LAMB's step before its trust ratio: of the moments that the states have, or of those that follow.
@@ -231,7 +235,7 @@ Norms measure_lamb_as(const Arrays<T>& arrays, const LambStep& step) {
 }
 
 template <typename T, bool kAdvance>
-void apply_lamb_as(const Arrays<T>& arrays, const LambStep& step) {
+bool apply_lamb_as(const Arrays<T>& arrays, const LambStep& step) {
   const Arrays<T> all = arrays;
   const LambUpdate<T, kAdvance> update(step);
   const auto rate = static_cast<T>(step.rate);
@@ -239,6 +243,7 @@ void apply_lamb_as(const Arrays<T>& arrays, const LambStep& step) {
   for (size_t i = 0; i < all.count; ++i) {
     all.parameter[i] = all.parameter[i] - rate * update.of(all, i);
   }
+  return true;
 }
 
 // body(arrays of the range's type)
@@ -248,52 +253,53 @@ auto with_arrays(const UpdateRange& range, const Body& body) {
 }
 
 template <typename T>
-void sgd_of(const Arrays<T>& arrays, const SgdStep& step) {
-  with_flag(step.weight_decay != 0, [&]<bool kDecay>(Flag<kDecay>) {
+bool sgd_of(const Arrays<T>& arrays, const SgdStep& step) {
+  return with_flag(step.weight_decay != 0, [&]<bool kDecay>(Flag<kDecay>) {
     switch (step.form) {
-      case SgdStep::Form::kPlain:
-        return sgd_plain<T, kDecay>(arrays, step);
       case SgdStep::Form::kMomentum:
         return sgd_momentum<T, kDecay, false>(arrays, step);
       case SgdStep::Form::kNesterov:
         return sgd_momentum<T, kDecay, true>(arrays, step);
+      default:
+        return sgd_plain<T, kDecay>(arrays, step);
     }
   });
 }
 
-void sgd_kernel(const UpdateRange& range, const SgdStep& step) {
-  with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) { sgd_of(arrays, step); });
+bool sgd_kernel(const UpdateRange& range, const SgdStep& step) {
+  return with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) { return sgd_of(arrays, step); });
 }
 
-void adam_kernel(const UpdateRange& range, const AdamStep& step) {
-  with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
-    with_flag(step.weight_decay != 0, [&]<bool kDecay>(Flag<kDecay>) {
-      with_flag(step.amsgrad,
-                [&]<bool kAmsgrad>(Flag<kAmsgrad>) { adam_as<T, kDecay, kAmsgrad>(arrays, step); });
+bool adam_kernel(const UpdateRange& range, const AdamStep& step) {
+  return with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
+    return with_flag(step.weight_decay != 0, [&]<bool kDecay>(Flag<kDecay>) {
+      return with_flag(step.amsgrad, [&]<bool kAmsgrad>(Flag<kAmsgrad>) {
+        return adam_as<T, kDecay, kAmsgrad>(arrays, step);
+      });
     });
   });
 }
 
-void adagrad_kernel(const UpdateRange& range, const AdagradStep& step) {
-  with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
-    with_flag(step.weight_decay != 0,
-              [&]<bool kDecay>(Flag<kDecay>) { adagrad_as<T, kDecay>(arrays, step); });
+bool adagrad_kernel(const UpdateRange& range, const AdagradStep& step) {
+  return with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
+    return with_flag(step.weight_decay != 0,
+                     [&]<bool kDecay>(Flag<kDecay>) { return adagrad_as<T, kDecay>(arrays, step); });
   });
 }
 
 template <typename T, bool kDecay>
-void rmsprop_of(const Arrays<T>& arrays, const RmsPropStep& step) {
-  with_flag(step.centered, [&]<bool kCentered>(Flag<kCentered>) {
-    with_flag(step.momentum != 0, [&]<bool kMomentum>(Flag<kMomentum>) {
-      rmsprop_as<T, kDecay, kCentered, kMomentum>(arrays, step);
+bool rmsprop_of(const Arrays<T>& arrays, const RmsPropStep& step) {
+  return with_flag(step.centered, [&]<bool kCentered>(Flag<kCentered>) {
+    return with_flag(step.momentum != 0, [&]<bool kMomentum>(Flag<kMomentum>) {
+      return rmsprop_as<T, kDecay, kCentered, kMomentum>(arrays, step);
     });
   });
 }
 
-void rmsprop_kernel(const UpdateRange& range, const RmsPropStep& step) {
-  with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
-    with_flag(step.weight_decay != 0,
-              [&]<bool kDecay>(Flag<kDecay>) { rmsprop_of<T, kDecay>(arrays, step); });
+bool rmsprop_kernel(const UpdateRange& range, const RmsPropStep& step) {
+  return with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
+    return with_flag(step.weight_decay != 0,
+                     [&]<bool kDecay>(Flag<kDecay>) { return rmsprop_of<T, kDecay>(arrays, step); });
   });
 }
 
@@ -302,9 +308,10 @@ Norms measure_lamb(const UpdateRange& range, const LambStep& step) {
                      [&]<typename T>(const Arrays<T>& arrays) { return measure_lamb_as(arrays, step); });
 }
 
-void apply_lamb(const UpdateRange& range, const LambStep& step) {
-  with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
-    with_flag(step.advance, [&]<bool kAdvance>(Flag<kAdvance>) { apply_lamb_as<T, kAdvance>(arrays, step); });
+bool apply_lamb(const UpdateRange& range, const LambStep& step) {
+  return with_arrays(range, [&]<typename T>(const Arrays<T>& arrays) {
+    return with_flag(step.advance,
+                     [&]<bool kAdvance>(Flag<kAdvance>) { return apply_lamb_as<T, kAdvance>(arrays, step); });
   });
 }
 
@@ -317,6 +324,7 @@ constexpr UpdateKernels make_kernels(const char* name) {
           .apply_lamb = apply_lamb,
           .add_up = add_up_kernel,
           .sum_of_squares = sum_of_squares_kernel,
+          .all_finite = all_finite_kernel,
           .name = name};
 }
 

@@ -14,6 +14,7 @@
 //
 // Rules are immutable and thread-safe.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -52,7 +53,17 @@ struct UpdateNow {
   double gradient_scale = 1;  ///< the gradient is multiplied by it first: averages, clipping, loss scales
   bool adapt = true;          ///< LARS and LAMB only: false for biases and norms, which keep the plain rate
   std::optional<double> weight_decay;  ///< instead of the rule's own
+  /// How many workers' gradients are used one by one, each by an update of its own: damps the momentum.
+  int asynchronous = 1;
 };
+
+/// What a momentum becomes beside that of N asynchronous workers. Each computes with parameters that the
+/// others have changed meanwhile, which acts like a momentum of 1 - 1/N (Mitliagkas et al. 2016); and N
+/// updates are made where synchronous workers make one. With 1 - N * (1 - momentum), and not below 0, both
+/// together are what the momentum alone is for one worker: 0.9 becomes 0.8 for two, 0.6 for four.
+inline double damped_momentum(double momentum, int workers) {
+  return workers <= 1 ? momentum : std::max(0.0, 1 - workers * (1 - momentum));
+}
 
 /// Sums of squares over a parameter, for the rules that measure.
 struct Norms {
@@ -79,12 +90,14 @@ class UpdateRule {
   virtual double lr() const = 0;      ///< the learning rate that it was made with
   virtual size_t states() const = 0;  ///< how many it needs
   virtual bool measures() const { return false; }
+  virtual double momentum() const { return 0; }  ///< as damped_momentum() knows it
 
   /// The first pass of a rule that measures; it may change the states, never the parameter.
   virtual Norms measure(const UpdateRange& /*range*/, const UpdateNow& /*now*/) const { return {}; }
 
-  /// The update. `norms` are those of the whole parameter.
-  virtual void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms = {}) const = 0;
+  /// The update. `norms` are those of the whole parameter. Gives whether the gradient was finite; a rule that
+  /// measures does not look, and says that it was.
+  virtual bool apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms = {}) const = 0;
 };
 
 using UpdateRulePtr = std::shared_ptr<const UpdateRule>;  // shared: rules are values that nobody changes

@@ -171,6 +171,7 @@ bool AllReduceStrategy::ready(size_t chunk) {
 void AllReduceStrategy::reduce(size_t chunk) {
   const auto& piece = layout_->chunks()[chunk];
   update_->reduce(piece, sources_of(piece.parameter));
+  if (!update_->is_finite(piece)) find_not_finite(piece.parameter);
   if (hosts_ == 1) {
     shared_->norms(chunk).gradient = update_->square(piece);
   } else {
@@ -182,7 +183,32 @@ void AllReduceStrategy::reduce(size_t chunk) {
 void AllReduceStrategy::reduce_and_apply(size_t chunk) {
   const auto& piece = layout_->chunks()[chunk];
   const auto sources = sources_of(piece.parameter);
-  if (!sources.empty()) update_->reduce_and_apply(piece, sources, now_of(piece.parameter));
+  if (sources.empty()) return;
+  if (!update_->reduce_and_apply(piece, sources, now_of(piece.parameter))) find_not_finite(piece.parameter);
+}
+
+// Whose it is: the gradients of this host's workers are still there.
+void AllReduceStrategy::find_not_finite(size_t parameter) {
+  const ParameterInfo& info = (*layout_)[parameter];
+  int rank = -1;
+  for (int i = 0; i < host_.size() && rank < 0; ++i) {
+    const auto delivery = shared_->delivery(i, round_, parameter);
+    const bool counts = delivery.exists && shared_->contribution(i, round_).weight != 0;
+    if (counts && !all_finite(info.dtype, delivery.data, info.count()))
+      rank = host_.ranks()[static_cast<size_t>(i)];
+  }
+  shared_->note_not_finite(round_, {.parameter = parameter, .rank = rank});
+}
+
+std::string AllReduceStrategy::describe_not_finite(const SharedStep::Control& control) const {
+  auto found = shared_->not_finite(round_);
+  if (control.not_finite == 1)
+    found = {.parameter = static_cast<size_t>(control.parameter), .rank = static_cast<int>(control.rank)};
+  if (control.not_finite > 1) return "gradients of several workers";
+  if (!found) return "";
+  const std::string& name = (*layout_)[found->parameter].name;
+  if (found->rank < 0) return fmt::format("the average gradient of {}", name);
+  return fmt::format("the gradient of {} from {}", name, options_.describe(found->rank));
 }
 
 UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
@@ -282,6 +308,8 @@ StepResult AllReduceStrategy::finish(double loss) {
   result.total = control.total;
   result.loss = control.loss / control.total;
   if (!fused) find_norm(result);
+  if (const auto found = describe_not_finite(control); !found.empty()) result.not_finite = found;
+  if (!fused && !result.not_finite.empty()) result.applied = false;
   if (!fused && result.applied) {
     if (options_.rule->measures()) {
       run_pass(kMeasure, [this](size_t chunk) {
@@ -299,8 +327,11 @@ StepResult AllReduceStrategy::finish(double loss) {
     }
     run_pass(kApply, [this](size_t chunk) {
       const auto& piece = layout_->chunks()[chunk];
-      if (touched(piece.parameter)) update_->apply(piece, now_of(piece.parameter), norms_[piece.parameter]);
+      if (!touched(piece.parameter)) return;
+      update_->apply(piece, now_of(piece.parameter), norms_[piece.parameter]);
+      if (hosts_ > 1 && !update_->is_finite(piece)) find_not_finite(piece.parameter);  // the sum of all hosts
     });
+    if (result.not_finite.empty()) result.not_finite = describe_not_finite(control);
   }
   if (result.applied) {
     for (size_t i = 0; i < layout_->size(); ++i) updates_[i] += touched(i) ? 1 : 0;
@@ -354,7 +385,10 @@ void AllReduceStrategy::find_norm(StepResult& result) {
   double sum = 0;
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) sum += shared_->norms(chunk).gradient;
   result.gradient_norm = std::sqrt(sum) * std::abs(scale_);
-  if (options_.check_finite && !std::isfinite(result.gradient_norm)) result.applied = false;
+  if (options_.check_finite && !std::isfinite(result.gradient_norm)) {
+    result.applied = false;
+    result.not_finite = "the average gradient";
+  }
   constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
   if (options_.clip_norm > 0 && result.gradient_norm > options_.clip_norm)
     scale_ *= options_.clip_norm / (result.gradient_norm + kEpsilon);

@@ -59,6 +59,7 @@ class AllReduceStrategy : public Strategy {
   int64_t updates(size_t parameter) const override { return updates_[parameter]; }
   void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
   void adopt_parameters() override;
+  bool keeps_changes() const override { return communicator_.size() == 1; }
 
   void begin(const StepStart& start) override;
   void deliver(size_t parameter, const void* gradient, bool held) override;
@@ -74,6 +75,8 @@ class AllReduceStrategy : public Strategy {
   // One chunk.
   bool ready(size_t chunk);
   void reduce(size_t chunk);
+  void find_not_finite(size_t parameter);
+  std::string describe_not_finite(const SharedStep::Control& control) const;
   void reduce_and_apply(size_t chunk);
   std::vector<WeightedSource> sources_of(size_t parameter) const;
   UpdateNow now_of(size_t parameter) const;

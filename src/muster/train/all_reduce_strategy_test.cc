@@ -386,11 +386,12 @@ class HangingRule : public UpdateRule {
   std::string to_string() const override { return inner_->to_string(); }
   double lr() const override { return inner_->lr(); }
   size_t states() const override { return inner_->states(); }
-  void apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
-    inner_->apply(range, now, norms);
-    if (comm_.rank() != 1 || now.step < 3) return;
+  bool apply(const UpdateRange& range, const UpdateNow& now, const Norms& norms) const override {
+    const bool finite = inner_->apply(range, now, norms);
+    if (comm_.rank() != 1 || now.step < 3) return finite;
     comm_.wait_broken(Deadline::after(std::chrono::minutes(1)));
     comm_.check("hanging");
+    return finite;
   }
 
  private:

@@ -41,6 +41,10 @@ double ChunkUpdate::square(const Chunk& chunk) const {
   return sum_of_squares(layout_[chunk.parameter].state_dtype(), sum_of(chunk), chunk.count);
 }
 
+bool ChunkUpdate::is_finite(const Chunk& chunk) const {
+  return all_finite(layout_[chunk.parameter].state_dtype(), sum_of(chunk), chunk.count);
+}
+
 UpdateRange ChunkUpdate::range_of(const Chunk& chunk, const void* gradient) const {
   const ParameterInfo& info = layout_[chunk.parameter];
   const DType dtype = info.state_dtype();
@@ -62,18 +66,19 @@ void ChunkUpdate::apply(const Chunk& chunk, const UpdateNow& now, const Norms& n
   apply_range(chunk, sum_of(chunk), now, norms);
 }
 
-void ChunkUpdate::apply_range(const Chunk& chunk, const void* gradient, const UpdateNow& now,
+bool ChunkUpdate::apply_range(const Chunk& chunk, const void* gradient, const UpdateNow& now,
                               const Norms& norms) const {
   const UpdateRange range = range_of(chunk, gradient);
-  rule_.apply(range, now, norms);
+  const bool finite = rule_.apply(range, now, norms);
   const ParameterInfo& info = layout_[chunk.parameter];
-  if (!info.has_master()) return;
+  if (!info.has_master()) return finite;
   convert(range.dtype, range.parameter, info.dtype,
           buffers_.parameters + layout_.offset(chunk.parameter) + chunk.begin * size_of(info.dtype),
           chunk.count);
+  return finite;
 }
 
-void ChunkUpdate::reduce_and_apply(const Chunk& chunk, std::span<const WeightedSource> sources,
+bool ChunkUpdate::reduce_and_apply(const Chunk& chunk, std::span<const WeightedSource> sources,
                                    const UpdateNow& now) const {
   const ParameterInfo& info = layout_[chunk.parameter];
   if (sources.size() == 1 && sources.front().weight == 1 && info.dtype == info.state_dtype()) {
@@ -81,11 +86,13 @@ void ChunkUpdate::reduce_and_apply(const Chunk& chunk, std::span<const WeightedS
     return apply_range(chunk, gradient + chunk.begin * size_of(info.dtype), now, {});
   }
   alignas(64) std::array<double, kTile> tile;  // or as many floats
+  bool finite = true;
   for (size_t at = 0; at < chunk.count; at += kTile) {
     const Chunk piece = {chunk.parameter, chunk.begin + at, std::min(kTile, chunk.count - at), chunk.bucket};
     add_up_piece(piece, sources, tile.data());
-    apply_range(piece, tile.data(), now, {});
+    finite = apply_range(piece, tile.data(), now, {}) && finite;
   }
+  return finite;
 }
 
 }  // namespace muster::detail

@@ -37,16 +37,19 @@ class ChunkUpdate {
 
   Norms measure(const Chunk& chunk, const UpdateNow& now) const;
 
+  /// Whether `sums` has neither infinite elements nor any that are not a number.
+  bool is_finite(const Chunk& chunk) const;
+
   /// Updates the parameter with `sums`.
   void apply(const Chunk& chunk, const UpdateNow& now, const Norms& norms) const;
 
-  /// reduce and apply in one pass, without `sums`.
-  void reduce_and_apply(const Chunk& chunk, std::span<const WeightedSource> sources,
+  /// reduce and apply in one pass, without `sums`. Gives whether the sum was finite.
+  bool reduce_and_apply(const Chunk& chunk, std::span<const WeightedSource> sources,
                         const UpdateNow& now) const;
 
  private:
   UpdateRange range_of(const Chunk& chunk, const void* gradient) const;
-  void apply_range(const Chunk& chunk, const void* gradient, const UpdateNow& now, const Norms& norms) const;
+  bool apply_range(const Chunk& chunk, const void* gradient, const UpdateNow& now, const Norms& norms) const;
   void add_up_piece(const Chunk& chunk, std::span<const WeightedSource> sources, void* sum) const;
   std::byte* sum_of(const Chunk& chunk) const;
 

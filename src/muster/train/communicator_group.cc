@@ -29,6 +29,12 @@ class CommunicatorGroup : public WorkerGroup {
 
   bool starts_with_strategy() const override { return false; }
 
+  bool any(bool mine) override {
+    int32_t found = mine ? 1 : 0;
+    communicator_.all_reduce(&found, 1, DType::kInt32, ReduceOp::kMax);
+    return found != 0;
+  }
+
   // The largest batch, so that weights are 1 where all are the same.
   int64_t agree_on_unit(int64_t batches, int64_t samples) override {
     std::array<int64_t, 2> most = {batches, batches > 0 ? samples / batches : 0};

@@ -213,6 +213,28 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
   note_references_after();
 }
 
+void FlatModel::note_values() {
+  for (auto& parameter : parameters_) {
+    parameter.values = parameter.tensor.data_ptr();
+    parameter.version = parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+}
+
+const ParameterInfo* FlatModel::moved() const {
+  for (const auto& parameter : parameters_) {
+    if (parameter.tensor.data_ptr() != parameter.values) return &parameter.info;
+  }
+  return nullptr;
+}
+
+const ParameterInfo* FlatModel::written() const {
+  for (const auto& parameter : parameters_) {
+    if (parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version() != parameter.version)
+      return &parameter.info;
+  }
+  return nullptr;
+}
+
 // Into the memory that autograd gave it, so that an optimizer may do with it as it likes.
 void FlatModel::set_gradient(size_t parameter, std::byte* values) {
   const torch::NoGradGuard no_grad;

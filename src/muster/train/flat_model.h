@@ -59,6 +59,15 @@ class FlatModel {
   /// Makes the parameters views of `memory`. Copies their values there first where `fill`.
   void move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill);
 
+  /// Remembers where the values of the parameters lie, and that nobody has changed them since.
+  void note_values();
+
+  /// The first parameter that has been given other memory since note_values(), as by torch::load, Module::to
+  /// and set_data; and the first that was changed in place, as by an operator whose name ends with an
+  /// underscore. nullptr: none. What is written through Tensor::data() can't be seen.
+  const ParameterInfo* moved() const;
+  const ParameterInfo* written() const;
+
   /// Sets what groups have otherwise, by parameter.
   void set_group(size_t parameter, const GroupRates& group) { parameters_[parameter].info.group = group; }
 
@@ -99,6 +108,8 @@ class FlatModel {
     torch::Tensor converted;  // a gradient that had to be changed
     torch::Tensor aside;      // a gradient of an earlier batch of this step
     size_t references = 0;
+    const void* values = nullptr;  // where they lay
+    uint32_t version = 0;          // as autograd counts changes in place
   };
 
   void refuse_shared() const;

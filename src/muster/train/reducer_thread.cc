@@ -99,6 +99,11 @@ void ReducerThread::gather_control(uint64_t round) {
     shared.touched(p) = 0;
     for (int i = 0; i < host_.size(); ++i) shared.touched(p) += shared.delivery(i, round, p).exists ? 1 : 0;
   }
+  if (const auto found = shared.not_finite(round)) {
+    control.not_finite = 1;
+    control.parameter = static_cast<double>(found->parameter);
+    control.rank = found->rank;
+  }
   shared.control() = control;
   options_.between->all_reduce(shared.control_values(), shared.control_count(), DType::kFloat64,
                                ReduceOp::kSum, Deadline::after(options_.timeout));

@@ -1,13 +1,38 @@
 #include "muster/train/replication.h"
 
+#include <optional>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/text.h"
 #include "muster/collective/gather_texts.h"
 
 namespace muster::detail {
+
+namespace {
+
+// The first option=value of two lines that has another value, where the options are the same.
+std::optional<std::pair<std::string, std::string>> other_value(const std::string& left,
+                                                               const std::string& right) {
+  const auto words = split(left, ' ');
+  const auto others = split(right, ' ');
+  if (words.size() != others.size()) return std::nullopt;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == others[i]) continue;
+    const size_t equals = words[i].find('=');
+    if (equals == std::string::npos || others[i].find('=') != equals ||
+        words[i].compare(0, equals, others[i], 0, equals) != 0)
+      return std::nullopt;
+    return std::pair(words[i], others[i]);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::string first_difference(const std::string& chiefs, const std::string& mine) {
   std::istringstream left(chiefs);
@@ -18,8 +43,9 @@ std::string first_difference(const std::string& chiefs, const std::string& mine)
     const bool has_x = static_cast<bool>(std::getline(left, x));
     const bool has_y = static_cast<bool>(std::getline(right, y));
     if (!has_x && !has_y) return "";
-    if (has_x != has_y || x != y)
-      return fmt::format("the chief has {}, it has {}", has_x ? x : "no more", has_y ? y : "no more");
+    if (has_x == has_y && x == y) continue;
+    if (const auto values = other_value(x, y); has_x && has_y && values) std::tie(x, y) = *values;
+    return fmt::format("the chief has {}, it has {}", has_x ? x : "no more", has_y ? y : "no more");
   }
 }
 

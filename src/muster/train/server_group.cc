@@ -49,6 +49,7 @@ class ServerGroup : public WorkerGroup {
   }
 
   bool starts_with_strategy() const override { return true; }
+  bool any(bool mine) override { return mine; }
   int64_t agree_on_unit(int64_t, int64_t) override { return 1; }  // servers compare the batches of a step
 
   std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {
@@ -70,10 +71,12 @@ class ServerGroup : public WorkerGroup {
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); },
         .check = [this] { job_.check(); }});
     if (job_.is_chief()) initialise(model);
+    if (job_.is_chief()) say_what_is_damped(spec.policy, *options.rule);
     const bool local = is_local(spec.policy);
     return std::make_unique<ServerStrategy>(ServerStrategy::Options{.client = *client_,
                                                                     .parameters = model.infos(),
                                                                     .spec = spec,
+                                                                    .worker = job_.rank(),
                                                                     .hogwild = config.hogwild,
                                                                     .local = local ? options.rule : nullptr,
                                                                     .sync_every = config.sync_every});
@@ -115,8 +118,8 @@ class ServerGroup : public WorkerGroup {
 
   static std::string describe(const Config& config) {
     return fmt::format(
-        "strategy {} switch {} placement {} replicas_to_aggregate {} init_tokens {} max_staleness {} "
-        "staleness_damping {} staleness {} sync_every {} outer_momentum {} wire {} on_nan {}\n",
+        "flags strategy={} switch={} placement={} replicas_to_aggregate={} init_tokens={} max_staleness={} "
+        "staleness_damping={} staleness={} sync_every={} outer_momentum={} wire={} on_nan={}\n",
         config.strategy, config.switches, config.placement, config.replicas_to_aggregate, config.init_tokens,
         config.max_staleness, config.staleness_damping, config.staleness, config.sync_every,
         config.outer_momentum, config.wire, config.on_nan);
@@ -179,6 +182,17 @@ class ServerGroup : public WorkerGroup {
       spec.placement = PlacementKind::kBalanced;
     }
     return spec;
+  }
+
+  static void say_what_is_damped(const PolicyOptions& policy, const UpdateRule& rule) {
+    const auto is_asynchronous = [](const Phase& phase) {
+      return phase.mode == Mode::kAsync || phase.mode == Mode::kSsp;
+    };
+    if (policy.workers == 1 || rule.momentum() == 0 || std::ranges::none_of(policy.phases, is_asynchronous))
+      return;
+    log_info(
+        "{} workers whose gradients are used one by one act like momentum: that of {} is damped to {:.3g}",
+        policy.workers, rule.momentum(), damped_momentum(rule.momentum(), policy.workers));
   }
 
   void initialise(const FlatModel& model) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/align.h"
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -59,6 +60,8 @@ ServerStrategy::ServerStrategy(Options options)
     const auto& slices = options_.client.placement().slices(0);
     for (size_t i = 0; i < slices.size(); ++i)
       MUSTER_CHECK(slices[i].offset * sizeof(float) == layout_.offset(slices[i].variable));
+    constexpr size_t kPage = 4096;
+    trap_.emplace(memory_.get(), round_up(layout_.bytes(), kPage));
   } else {
     memory_ = std::static_pointer_cast<std::byte>(options_.client.allocate(layout_.bytes()));
   }
@@ -98,6 +101,14 @@ void ServerStrategy::check_options() const {
     throw InvalidArgument("--hogwild needs one parameter server, on the host of the workers");
   if (is_local())
     throw InvalidArgument("--hogwild is not for ps-local, whose workers each update a copy of their own");
+}
+
+std::optional<size_t> ServerStrategy::written() const {
+  if (!trap_ || trap_->first_write() == nullptr) return std::nullopt;
+  const auto at = static_cast<size_t>(static_cast<const std::byte*>(trap_->first_write()) - memory_.get());
+  size_t parameter = 0;
+  while (parameter + 1 < layout_.size() && layout_.offset(parameter + 1) <= at) ++parameter;
+  return parameter;
 }
 
 std::string ServerStrategy::explain() const {
@@ -165,7 +176,7 @@ void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held
 }
 
 void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
-  if (std::isfinite(sum_of_squares(DType::kFloat32, gradient, layout_[parameter].count()))) return;
+  if (all_finite(DType::kFloat32, gradient, layout_[parameter].count())) return;
   if (not_finite_.empty())
     log_warning("the gradient of {} is infinite or not a number, for step {}: it is left out",
                 layout_[parameter].name, step());
@@ -179,7 +190,7 @@ StepResult ServerStrategy::finish(double loss) {
   if (start_.weight == 0) {
     finish_epoch(result);
   } else if (is_local()) {
-    if (not_finite_.empty()) update_locally();
+    if (not_finite_.empty()) update_locally(result);
     result.applied = not_finite_.empty();
     result.total *= options_.spec.policy.workers;  // the others do the same
     ++local_steps_;
@@ -227,18 +238,20 @@ void ServerStrategy::finish_epoch(StepResult& result) {
   result.wait += Clock::now() - start;
 }
 
-void ServerStrategy::update_locally() {
+void ServerStrategy::update_locally(StepResult& result) {
   const double scale = start_.gradient_scale * start_.weight / start_.total;
   for (const auto& chunk : layout_.chunks()) {
     if (gradients_[chunk.parameter] == nullptr) continue;
     const WeightedSource source = {gradients_[chunk.parameter], 1};
     const ParameterInfo& info = layout_[chunk.parameter];
-    update_->reduce_and_apply(chunk, {&source, 1},
-                              {.step = updates_[chunk.parameter] + 1,
-                               .lr = start_.lr * info.group.lr_factor,
-                               .gradient_scale = scale,
-                               .adapt = info.shape.size() > 1,
-                               .weight_decay = info.group.weight_decay});
+    const bool finite = update_->reduce_and_apply(chunk, {&source, 1},
+                                                  {.step = updates_[chunk.parameter] + 1,
+                                                   .lr = start_.lr * info.group.lr_factor,
+                                                   .gradient_scale = scale,
+                                                   .adapt = info.shape.size() > 1,
+                                                   .weight_decay = info.group.weight_decay});
+    if (!finite)
+      result.not_finite = fmt::format("the gradient of {} from worker/{}", info.name, options_.worker);
   }
   for (size_t i = 0; i < updates_.size(); ++i) updates_[i] += gradients_[i] != nullptr ? 1 : 0;
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/write_trap.h"
 #include "muster/optim/update_rule.h"
 #include "muster/ps/client/parameter_client.h"
 #include "muster/train/chunk_update.h"
@@ -28,6 +29,7 @@ class ServerStrategy : public Strategy {
     ParameterClient& client;                ///< of variables that are these parameters; outlives this
     std::vector<ParameterInfo> parameters;  ///< float32
     ModelSpec spec;
+    int worker = 0;  ///< which this is
     bool hogwild = false;
     UpdateRulePtr local;  ///< ps-local: the rule of this worker
     int sync_every = 1;   ///< ps-local
@@ -45,6 +47,8 @@ class ServerStrategy : public Strategy {
   int64_t updates(size_t parameter) const override { return updates_[parameter]; }
   void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
   void adopt_parameters() override {}
+  bool keeps_changes() const override { return is_local(); }
+  std::optional<size_t> written() const override;
   void refresh() override;
   void pause() override;
   void resume() override;
@@ -69,13 +73,14 @@ class ServerStrategy : public Strategy {
   Reply ask(const Call& call);
   void pull();
   void finish_epoch(StepResult& result);
-  void update_locally();
+  void update_locally(StepResult& result);
   void send_local_steps(double loss, StepResult& result);
   int64_t local_limit() const;
 
   const Options options_;
   const ParameterLayout layout_;
   std::shared_ptr<std::byte> memory_;
+  std::optional<WriteTrap> trap_;  // where the memory is the server's, in place
   std::vector<float*> variables_;  // of each parameter
   bool is_exclusive_ = false;      // no update comes while a gradient is computed that will be used
   Reply reply_;                    // the last

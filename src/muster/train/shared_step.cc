@@ -77,6 +77,34 @@ void SharedStep::complete(uint64_t round, double loss) {
   wake(reducer_doorbell());
 }
 
+namespace {
+
+constexpr int kRankBits = 16;
+constexpr int kParameterBits = 24;
+constexpr uint64_t kRoundMask = (uint64_t{1} << 24) - 1;
+
+uint64_t round_in(uint64_t packed) {
+  return packed >> (kRankBits + kParameterBits);
+}
+
+}  // namespace
+
+void SharedStep::note_not_finite(uint64_t round, const NotFinite& found) {
+  const uint64_t packed = (round & kRoundMask) << (kRankBits + kParameterBits) |
+                          static_cast<uint64_t>(found.parameter) << kRankBits |
+                          static_cast<uint64_t>(found.rank + 1);
+  uint64_t before = head().not_finite.load();
+  while (round_in(before) != round_in(packed) && !head().not_finite.compare_exchange_weak(before, packed)) {
+  }
+}
+
+std::optional<SharedStep::NotFinite> SharedStep::not_finite(uint64_t round) const {
+  const uint64_t packed = head().not_finite.load();
+  if (packed == 0 || round_in(packed) != (round & kRoundMask)) return std::nullopt;
+  return NotFinite{.parameter = (packed >> kRankBits) & ((uint64_t{1} << kParameterBits) - 1),
+                   .rank = static_cast<int>(packed & ((uint64_t{1} << kRankBits) - 1)) - 1};
+}
+
 bool SharedStep::has_begun(int index, uint64_t round) const {
   return worker(index).begun.load(std::memory_order_acquire) >= round;
 }

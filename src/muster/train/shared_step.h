@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "muster/collective/shared_host.h"
 #include "muster/net/futex.h"
@@ -86,6 +87,15 @@ class SharedStep {
   void set_busy(bool busy) { worker(host_.index()).busy.store(busy, std::memory_order_relaxed); }
   bool busy(int index) const { return worker(index).busy.load(std::memory_order_relaxed); }
 
+  /// A gradient that was infinite or not a number, as some worker of the host found it in this round: of which
+  /// parameter, and whose; -1: of nobody, but of the sum. The first that was found stays.
+  struct NotFinite {
+    size_t parameter = 0;
+    int rank = -1;
+  };
+  void note_not_finite(uint64_t round, const NotFinite& found);
+  std::optional<NotFinite> not_finite(uint64_t round) const;
+
   WorkCounter& counter(size_t pass) { return head().counters[pass]; }
   std::atomic<uint64_t>& bucket_done(size_t bucket) { return buckets_[bucket]; }
   ChunkNorms& norms(size_t chunk) { return norms_[chunk]; }
@@ -97,6 +107,9 @@ class SharedStep {
     double loss = 0;
     double lr = 0;
     double changed = 0;
+    double not_finite = 0;  ///< hosts that found a gradient that is not; of one, what it found
+    double parameter = 0;
+    double rank = 0;
   };
   std::atomic<uint64_t>& round_reduced() { return head().reduced; }
   Control& control() { return *reinterpret_cast<Control*>(control_); }
@@ -112,6 +125,7 @@ class SharedStep {
   struct Head {
     std::array<WorkCounter, kPasses> counters;
     alignas(64) std::atomic<uint64_t> reduced{0};
+    std::atomic<uint64_t> not_finite{0};  // round, parameter and rank + 1, in 24, 24 and 16 bits
     Doorbell reducer;
   };
   struct alignas(128) WorkerSlot {

@@ -40,6 +40,7 @@ struct StepResult {
   int64_t staleness = 0;     ///< updates between reading the parameters and using the gradient
   bool changed = false;      ///< all workers' models have other parameters
   bool applied = false;      ///< the parameters have changed; false when a gradient was not finite
+  std::string not_finite;    ///< "the gradient of fc1.weight from worker/1": it was infinite or not a number
   double total = 0;          ///< the divisor of the average
   double loss = 0;           ///< the mean over the workers, by what they added to the divisor
   double gradient_norm = 0;  ///< of the averaged gradient before clipping; 0 when nothing needed it
@@ -77,6 +78,13 @@ class Strategy {
 
   /// The parameters were filled, or changed from outside: takes them over. Called by all workers.
   virtual void adopt_parameters() = 0;
+
+  /// Whether what this worker alone changes in its parameters, between two steps, stays: it may then be taken
+  /// over by adopt_parameters().
+  virtual bool keeps_changes() const = 0;
+
+  /// A parameter that this worker has written to where the memory is its own to read only.
+  virtual std::optional<size_t> written() const { return std::nullopt; }
 
   /// Makes parameters() the newest there are, where they live elsewhere.
   virtual void refresh() {}

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
+#include "muster/embedding.h"
 #include "muster/job/job_context.h"
 #include "muster/optim/rules.h"
 #include "muster/train/flat_model.h"
@@ -76,6 +77,13 @@ class EvaluationMode {
   std::vector<bool> modes_;
 };
 
+/// Whether it trains rows of tables on the servers, which are no parameters.
+bool has_embedding(torch::nn::Module& module) {
+  const auto is_one = [](torch::nn::Module& part) { return part.as<ShardedEmbeddingImpl>() != nullptr; };
+  const auto parts = module.modules(/*include_self=*/false);
+  return is_one(module) || std::ranges::any_of(parts, [&](const auto& part) { return is_one(*part); });
+}
+
 }  // namespace
 
 class Trainer::Impl {
@@ -86,6 +94,7 @@ class Trainer::Impl {
       : job_(job.context()),
         progress_style_(job.progress_style()),
         module_(module),
+        kept_(module.weak_from_this().lock()),
         rule_(std::move(rule)),
         options_(std::move(options)),
         group_(make_worker_group(job_)),
@@ -116,17 +125,27 @@ class Trainer::Impl {
 
   ~Impl() {
     if (!strategy_) return;
+    if (const auto* parameter = written(); parameter != nullptr && !strategy_->keeps_changes())
+      log_warning("{}", changed_in_place(*parameter));
     std::erase(job_.strategies(), strategy_.get());
     if (!optimizer_) model_->move_back();
   }
 
-  Step step(const Loss& loss, int64_t samples) {
+  Step step(const Loss& loss, std::optional<int64_t> samples) {
     if (done()) return {.goes_on = false};
     check_usable();
-    if (options_.schedule && samples < 1)
+    if (samples && *samples < 0)
+      raise<InvalidArgument>("Trainer::step() was given {} samples; expected the size of the batch",
+                             *samples);
+    if (options_.schedule && !samples)
       throw InvalidArgument(
           "a schedule counts samples: give Trainer::step() the size of the batch as its second argument");
-    return final_if_it_fails([&] { return take_step(loss, samples); });
+    if (samples == 0) {
+      if (!std::exchange(warned_of_empty_, true))
+        log_warning("a batch of 0 samples: it is left out, as all others like it");
+      return {};
+    }
+    return final_if_it_fails([&] { return take_step(loss, samples.value_or(0)); });
   }
 
   Step take_step(const Loss& loss, int64_t samples) {
@@ -197,6 +216,7 @@ class Trainer::Impl {
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
     check_usable();
+    take_changes();
     if (progress_) progress_->finish();
     if (strategy_) strategy_->refresh();
     Sums sums;
@@ -216,14 +236,12 @@ class Trainer::Impl {
     check_usable();
     if (group_->starts_with_strategy())
       throw InvalidArgument("change_parameters() can't reach what parameter servers hold");
+    take_changes();
     const torch::NoGradGuard no_grad;
     group_->barrier();
-    if (optimizer_) {  // each worker has parameters of its own
-      body();
-      return;
-    }
-    if (!strategy_ || strategy_->initialises()) body();
-    if (strategy_) strategy_->adopt_parameters();
+    if (optimizer_ || !strategy_ || strategy_->initialises()) body();  // others share what that one changes
+    if (strategy_ && !optimizer_) strategy_->adopt_parameters();
+    model_->note_values();
   }
 
   void show_progress(std::function<std::string()> text) {
@@ -327,19 +345,26 @@ class Trainer::Impl {
   void take_model() {
     if (optimizer_) optimizer_->look_again();
     model_.emplace(module_);
+    if (module_.parameters().empty() && !has_embedding(module_))
+      raise<InvalidArgument>(
+          "the module {} has no parameters: its constructor must call register_module() for each of its "
+          "modules and register_parameter() for each of its tensors",
+          module_.name());
     for (size_t i = 0; i < model_->size(); ++i) model_->set_group(i, groups_->rates_of(model_->tensor(i)));
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
     group_->take_model(*model_, describe_options() + model_->signature());
+    model_->note_values();
     if (group_->starts_with_strategy()) make_strategy();
   }
 
   std::string describe_options() const {
     std::string text =
-        fmt::format("options {} max_steps {} accumulate {} clip_norm {} loss_scale {} precision {}\n",
+        fmt::format("options {} max_steps={} accumulate={} clip_norm={} loss_scale={} precision={}\n",
                     optimizer_ ? optimizer_->describe() : rule_->to_string(), options_.max_steps,
                     options_.accumulate, options_.clip_norm, loss_scale_, job_.config().precision);
-    text += fmt::format("broadcast_buffers {} samples_per_epoch {} schedule {}\n", options_.broadcast_buffers,
-                        options_.samples_per_epoch, options_.schedule ? "given" : "none");
+    text += fmt::format("options broadcast_buffers={} samples_per_epoch={} schedule={}\n",
+                        options_.broadcast_buffers, options_.samples_per_epoch,
+                        options_.schedule ? "given" : "none");
     for (size_t i = 0; i < model_->size(); ++i) {
       const GroupRates& group = model_->info(i).group;
       if (group == GroupRates{}) continue;
@@ -361,9 +386,56 @@ class Trainer::Impl {
     if (straggler_factor_ > 1) std::this_thread::sleep_for((Clock::now() - start) * (straggler_factor_ - 1));
   }
 
+  static std::string changed_in_place(const ParameterInfo& parameter) {
+    return fmt::format(
+        "the parameter {} was changed in place while a Trainer trains it: the workers of a host share its "
+        "memory, or servers hold it, so that the change is made several times or lost; make it in "
+        "Trainer::change_parameters(), or before the Trainer is made",
+        parameter.name);
+  }
+
+  const ParameterInfo* written() const {
+    if (const auto* parameter = model_->written()) return parameter;
+    const auto parameter = strategy_ ? strategy_->written() : std::nullopt;
+    return parameter ? &model_->info(*parameter) : nullptr;
+  }
+
+  // Of the values of parameters, made in place and outside of change_parameters(). Before there is a strategy,
+  // the first step gives all workers the chief's.
+  void take_changes() {
+    const auto* parameter = strategy_ ? written() : nullptr;
+    if (parameter == nullptr) return;
+    if (!strategy_->keeps_changes()) throw InvalidArgument(changed_in_place(*parameter));
+    strategy_->adopt_parameters();
+    model_->note_values();
+  }
+
+  // A module that was loaded or moved goes on with what is there now, and with the parameters that it has now:
+  // those of the chief.
+  void take_other_parameters() {
+    const auto* moved = model_->moved();
+    if (!strategy_) {
+      if (group_->any(moved != nullptr || model_->has_changed() || model_->written() != nullptr))
+        take_model();
+      return;
+    }
+    if (moved != nullptr && group_->starts_with_strategy())
+      raise<InvalidArgument>(
+          "the parameter {} was given other memory, as by torch::load, Module::to or set_data, while a "
+          "Trainer "
+          "trains it: parameter servers would go on with the old values; load before the Trainer is made, or "
+          "make it anew",
+          moved->name);
+    if (moved != nullptr && job_.is_chief())
+      log_info("the parameter {} was given other memory: training goes on with the chief's values of all",
+               moved->name);
+    if (moved != nullptr || model_->has_changed()) change_model();
+  }
+
   // Gradients that are there are of other models' backward passes.
   void begin_step() {
-    if (model_->has_changed()) change_model();
+    take_other_parameters();
+    take_changes();
     model_->clear_gradients();
     model_->forget_order();
     model_->note_references_before();
@@ -423,6 +495,7 @@ class Trainer::Impl {
       make_strategy();
       begin_round();
     }
+    take_changes();
     deliver_all();
     finish_round(last_loss_ / batches_);
   }
@@ -440,6 +513,7 @@ class Trainer::Impl {
   bool finish_round(double loss) {
     const StepResult result = strategy_->finish(loss);
     round_begun_ = false;
+    if (!result.not_finite.empty()) check_not_finite(result);
     if (!optimizer_) {
       model_->note_update();
     } else if (result.applied) {
@@ -447,6 +521,7 @@ class Trainer::Impl {
     }
     model_->clear_gradients();
     model_->note_references_after();
+    model_->note_values();
     share_buffers();
     batches_ = 0;
     samples_ = 0;
@@ -468,6 +543,15 @@ class Trainer::Impl {
     if (result.dropped == 0) adjust_loss_scale(result.applied);
     call(after_);
     return false;
+  }
+
+  // With a scale of the loss this is how it is found out that the scale is too large.
+  void check_not_finite(const StepResult& result) const {
+    if (loss_scale_ > 1) return;
+    const std::string what =
+        fmt::format("{} is infinite or not a number, in step {}", result.not_finite, steps_ + 1);
+    if (job_.config().on_nan == "stop") raise<DataLoss>("{} (--on-nan skip would leave the step out)", what);
+    if (job_.is_chief()) log_warning("{}: the step is left out", what);
   }
 
   // Gives what the round took, of all workers.
@@ -492,12 +576,16 @@ class Trainer::Impl {
   // False when nobody has had a batch.
   bool make_strategy() {
     unit_ = group_->agree_on_unit(batches_, samples_);
-    auto made = group_->make_strategy(*model_, {.rule = rule_,
-                                                .check_finite = loss_scale_ > 0,
-                                                .clip_norm = options_.clip_norm,
-                                                .max_steps = options_.max_steps});
+    auto made =
+        group_->make_strategy(*model_, {.rule = rule_,
+                                        .check_finite = loss_scale_ > 0 || job_.config().on_nan == "skip",
+                                        .clip_norm = options_.clip_norm,
+                                        .max_steps = options_.max_steps});
     if (!made) return false;
-    if (!optimizer_) model_->move_to(made->layout(), made->parameters(), made->initialises());
+    if (!optimizer_) {
+      model_->move_to(made->layout(), made->parameters(), made->initialises());
+      model_->note_values();
+    }
     give_state(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
@@ -557,6 +645,7 @@ class Trainer::Impl {
   JobContext& job_;
   const ProgressStyle progress_style_;
   torch::nn::Module& module_;
+  const std::shared_ptr<torch::nn::Module> kept_;  // the same, where somebody's pointer owns it
   const UpdateRulePtr rule_;
   const TrainerOptions options_;
   const std::unique_ptr<WorkerGroup> group_;
@@ -582,6 +671,7 @@ class Trainer::Impl {
   Metrics metrics_;
   std::exception_ptr error_;  // that ended training
   bool is_running_ = false;   // a step, and no hook of it
+  bool warned_of_empty_ = false;
 
   // Of the current step.
   int batches_ = 0;
@@ -600,19 +690,15 @@ Trainer::Trainer(Job& job, torch::nn::Module& module, const optim::Optimizer& op
 Trainer::Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                  TrainerOptions options)
     : impl_(std::make_unique<Impl>(job, module, average(), &optimizer, std::move(options))) {}
-Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, const optim::Optimizer& optimizer,
-                 TrainerOptions options)
-    : Trainer(job, *module, optimizer, std::move(options)) {
-  module_ = std::move(module);
-}
-Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
-                 TrainerOptions options)
-    : Trainer(job, *module, optimizer, std::move(options)) {
-  module_ = std::move(module);
-}
+Trainer::Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module,
+                 const optim::Optimizer& optimizer, TrainerOptions options)
+    : Trainer(job, *module, optimizer, std::move(options)) {}
+Trainer::Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module,
+                 torch::optim::Optimizer& optimizer, TrainerOptions options)
+    : Trainer(job, *module, optimizer, std::move(options)) {}
 Trainer::~Trainer() = default;
 
-Step Trainer::step(const Loss& loss, int64_t samples) {
+Step Trainer::step(const Loss& loss, std::optional<int64_t> samples) {
   return impl_->step(loss, samples);
 }
 void Trainer::finish_epoch() {

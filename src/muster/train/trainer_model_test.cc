@@ -374,8 +374,9 @@ TEST(TrainerModels, ThatDifferInTheOrderOfTheirMemoryStopAllWorkers) {
 
 TEST_P(TrainerModel, WithNothingToTrainItTakesStepsThatChangeNothing) {
   on_workers(GetParam(), [](Job& job) {
-    torch::nn::Module module;
-    Trainer trainer(job, module, sgd_rule());
+    torch::nn::Linear frozen(2, 2);
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    Trainer trainer(job, frozen, sgd_rule());
     auto x = torch::ones({1}).requires_grad_();
     for (int step = 0; step < 3; ++step) trainer.step([&] { return (x * 2).sum(); });
     EXPECT_DOUBLE_EQ(trainer.metrics().loss, 2);

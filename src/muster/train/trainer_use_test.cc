@@ -2,8 +2,10 @@
 // Trainer.
 
 #include <atomic>
+#include <mutex>
 
 #include "muster/base/error.h"
+#include "muster/seed.h"
 #include "muster/train/trainer_test.h"
 #include "muster/trainer.h"
 
@@ -263,6 +265,26 @@ TEST(TrainerErrors, OneWorkersExceptionIsTheReasonForAll) {
     }
   });
   EXPECT_THAT(errors, Each(HasSubstr("no more rows")));
+}
+
+TEST(Seed, TheChiefDrawsAsAloneAndTheOthersOtherwiseAndTheSameInEveryRun) {
+  const auto draws = [](uint64_t with) {
+    return on_workers({.workers = 3}, [&](Job& job) {
+      static std::mutex one_at_a_time;  // the workers of this test share a generator
+      const std::scoped_lock lock(one_at_a_time);
+      seed(job, with);
+      return torch::randn({4});
+    });
+  };
+  const auto found = draws(7);
+  torch::manual_seed(7);
+  EXPECT_TRUE(found[0].equal(torch::randn({4})));
+  EXPECT_FALSE(found[1].equal(found[0]));
+  EXPECT_FALSE(found[2].equal(found[0]));
+  EXPECT_FALSE(found[2].equal(found[1]));
+  const auto again = draws(7);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(again[i].equal(found[i]));
+  EXPECT_FALSE(draws(8)[1].equal(found[1]));
 }
 
 template <typename Call>

@@ -42,6 +42,9 @@ class WorkerGroup {
   /// Whether the strategy can be made before the first backward pass, and must be.
   virtual bool starts_with_strategy() const = 0;
 
+  /// Whether any worker says `mine`, where all call this before the strategy is made; else what this one says.
+  virtual bool any(bool mine) = 0;
+
   /// The number that batches are counted in, such that it divides all of them where they are the same; 0:
   /// nobody has any. Called before make_strategy() by all workers, with what they have.
   virtual int64_t agree_on_unit(int64_t batches, int64_t samples) = 0;

@@ -53,6 +53,7 @@ class AsyncRules final : public ModeRules {
     command.divisor = push.total / push.weight;
     command.lr = lr;
     command.gradient_scale = push.gradient_scale;
+    command.asynchronous = std::max(1, state_.active());
   }
 
   // Tokens of this phase that workers hold: as many gradients are still to come.

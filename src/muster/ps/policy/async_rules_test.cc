@@ -30,11 +30,30 @@ TEST(Async, AppliesAGradientAsItComes) {
                                                  .lr = 0.5,
                                                  .gradient_scale = 3,
                                                  .version = 1,
-                                                 .step = 1}));
+                                                 .step = 1,
+                                                 .asynchronous = 2}));
   EXPECT_EQ(script.last.answers.at(0).loss, 2);
   EXPECT_EQ(script.last.answers.at(0).total, 4);
   EXPECT_EQ(script.last.answers.at(0).version, 1);
   EXPECT_EQ(script.last.answers.at(0).mode, Mode::kAsync);
+}
+
+TEST(Async, AnUpdateSaysHowManyWorkersAreAtWork) {
+  Script script({.workers = 3});
+  const auto at_work = [&] { return script.last.commands.at(0).asynchronous; };
+  script.enter(0);
+  script.push(0);
+  EXPECT_EQ(at_work(), 1);
+  script.enter(1);
+  script.enter(2);
+  script.push(0);
+  EXPECT_EQ(at_work(), 3);
+  script.finish_epoch(1);
+  script.push(0);
+  EXPECT_EQ(at_work(), 2);
+  script.fail(2);
+  script.push(0);
+  EXPECT_EQ(at_work(), 1);
 }
 
 TEST(Async, StalenessIsTheVersionNowLessTheOneThatWasRead) {

@@ -107,8 +107,9 @@ struct Command {
   double divisor = 1;           ///< of the weighted sum, in the same units
   double lr = 0;
   double gradient_scale = 1;
-  int64_t version = 0;  ///< after it
-  int64_t step = 0;     ///< after it
+  int64_t version = 0;   ///< after it
+  int64_t step = 0;      ///< after it
+  int asynchronous = 1;  ///< so many workers' gradients are used one by one now, each by an update of its own
   bool operator==(const Command&) const = default;
 };
 

@@ -17,18 +17,16 @@ struct Head {
   double gradient_scale = 1;
   int64_t version = 0;
   int64_t step = 0;
+  int64_t asynchronous = 1;
 };
 
 }  // namespace
 
 void send_command(Connection& connection, const Command& command, const std::function<void()>& check) {
-  const Head head = {command.kind,
-                     static_cast<uint32_t>(command.sources.size()),
-                     command.divisor,
-                     command.lr,
-                     command.gradient_scale,
-                     command.version,
-                     command.step};
+  const Head head = {command.kind,           static_cast<uint32_t>(command.sources.size()),
+                     command.divisor,        command.lr,
+                     command.gradient_scale, command.version,
+                     command.step,           command.asynchronous};
   std::vector<std::byte> bytes(sizeof(head) + command.sources.size() * sizeof(Source));
   std::memcpy(bytes.data(), &head, sizeof(head));
   std::memcpy(bytes.data() + sizeof(head), command.sources.data(), command.sources.size() * sizeof(Source));
@@ -41,8 +39,8 @@ Command receive_command(Connection& connection, const std::function<void()>& che
   if (head.kind > Command::Kind::kDrop || head.sources > kMostSources)
     throw DataLoss("the leader sent what is no command");
   Command command = {
-      head.kind, std::vector<Source>(head.sources), head.divisor, head.lr, head.gradient_scale, head.version,
-      head.step};
+      head.kind, std::vector<Source>(head.sources),  head.divisor, head.lr, head.gradient_scale, head.version,
+      head.step, static_cast<int>(head.asynchronous)};
   connection.receive(command.sources.data(), command.sources.size() * sizeof(Source), Deadline::never(),
                      check);
   return command;

@@ -325,7 +325,7 @@ class ParameterServer::Impl {
         log_warning("worker {} died before its gradient reached this server: it is left out", source.worker);
         continue;
       }
-      sources.push_back({&session->data.at(source.sequence), source.weight});
+      sources.push_back({&session->data.at(source.sequence), source.weight, source.worker});
     }
     if (command.kind == Command::Kind::kAccumulate) {
       for (const auto& source : sources) store_.accumulate(source);
@@ -348,7 +348,8 @@ class ParameterServer::Impl {
                   .divisor = command.divisor,
                   .lr = command.lr,
                   .gradient_scale = command.gradient_scale,
-                  .version = command.version},
+                  .version = command.version,
+                  .asynchronous = command.asynchronous},
                  [this](size_t) { wake_workers(); });
     step_ = command.step;
     version_ = command.version;

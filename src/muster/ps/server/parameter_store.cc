@@ -56,6 +56,10 @@ void ParameterStore::accumulate(const WeightedData& source) {
     add_up(DType::kFloat32, accumulated_[i] ? std::span(both) : std::span(both).last(1), mine,
            slices_[i].count);
     accumulated_[i] = true;
+    if (options_.check_finite && !all_finite(DType::kFloat32, (*source.data)[i], slices_[i].count)) {
+      not_finite_ = i;
+      accumulated_nan_of_ = source.worker;
+    }
   }
 }
 
@@ -70,7 +74,7 @@ void ParameterStore::collect(const Update& update, const Range& range,
                              std::vector<WeightedSource>& sources) const {
   sources.clear();
   if (accumulated_[range.slice]) sources.push_back({sums_.get() + range.offset, 1});
-  for (const auto& [data, weight] : update.sources) {
+  for (const auto& [data, weight, worker] : update.sources) {
     if ((*data)[range.slice] != nullptr) sources.push_back({(*data)[range.slice] + range.begin, weight});
   }
 }
@@ -88,14 +92,13 @@ UpdateNow ParameterStore::now_of(const Update& update, const Range& range) const
           .lr = update.lr * variable.group.lr_factor,
           .gradient_scale = update.gradient_scale / update.divisor,
           .adapt = variable.shape.size() > 1,
-          .weight_decay = variable.group.weight_decay};
+          .weight_decay = variable.group.weight_decay,
+          .asynchronous = update.asynchronous};
 }
 
-// The check reads what the update has just brought into a cache.
 void ParameterStore::update_range(const Range& range, const float* gradient, const UpdateNow& now) {
-  options_.rule->apply(range_of(range, gradient), now);
-  if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, gradient, range.count)))
-    not_finite_ = range.slice;
+  const bool finite = options_.rule->apply(range_of(range, gradient), now);
+  if (options_.check_finite && !finite) not_finite_ = range.slice;
 }
 
 void ParameterStore::apply_at_once(const Update& update, const Chunk& chunk) {
@@ -152,8 +155,7 @@ void ParameterStore::apply_sums(const Update& update, const Chunk& chunk, const 
     const float* sum = sums_.get() + range.offset;
     if (touched(update, range.slice))
       options_.rule->apply(range_of(range, sum), now_of(update, range), whole[range.slice]);
-    if (options_.check_finite && !std::isfinite(sum_of_squares(DType::kFloat32, sum, range.count)))
-      not_finite_ = range.slice;
+    if (options_.check_finite && !all_finite(DType::kFloat32, sum, range.count)) not_finite_ = range.slice;
   }
 }
 
@@ -192,10 +194,19 @@ void ParameterStore::apply(const Update& update, const std::function<void(size_t
   }
   for (size_t i = 0; i < slices_.size(); ++i) updates_[i] += touched(update, i) ? 1 : 0;
   accumulated_.assign(slices_.size(), false);
-  if (const size_t slice = not_finite_; slice != SIZE_MAX)
-    raise<DataLoss>(
-        "the gradient of {} is infinite or not a number, in update {} (--on-nan skip would leave it out)",
-        options_.placement.variables()[slices_[slice].variable].name, update.version);
+  if (const size_t slice = not_finite_; slice != SIZE_MAX) stop_at_nan(update, slice);
+}
+
+void ParameterStore::stop_at_nan(const Update& update, size_t slice) {
+  int worker = accumulated_nan_of_;
+  for (const auto& source : update.sources) {
+    const float* data = (*source.data)[slice];
+    if (data != nullptr && !all_finite(DType::kFloat32, data, slices_[slice].count)) worker = source.worker;
+  }
+  const std::string whose = worker < 0 ? "" : fmt::format(" from worker/{}", worker);
+  raise<DataLoss>(
+      "the gradient of {}{} is infinite or not a number, in update {} (--on-nan skip would leave it out)",
+      options_.placement.variables()[slices_[slice].variable].name, whose, update.version);
 }
 
 }  // namespace muster::detail

@@ -46,6 +46,7 @@ class ParameterStore {
   struct WeightedData {
     const SliceData* data = nullptr;
     double weight = 1;
+    int worker = 0;  ///< whose it is
   };
 
   struct Update {
@@ -53,7 +54,8 @@ class ParameterStore {
     double divisor = 1;
     double lr = 0;
     double gradient_scale = 1;
-    int64_t version = 0;  ///< that it makes
+    int64_t version = 0;   ///< that it makes
+    int asynchronous = 1;  ///< workers whose gradients are used one by one
   };
 
   void initialise(const SliceData& parameters);
@@ -79,6 +81,7 @@ class ParameterStore {
   UpdateNow now_of(const Update& update, const Range& range) const;
   void apply_at_once(const Update& update, const Chunk& chunk);
   void update_range(const Range& range, const float* gradient, const UpdateNow& now);
+  [[noreturn]] void stop_at_nan(const Update& update, size_t slice);
   void add_up_chunk(const Update& update, size_t chunk);
   void measure_chunk(const Update& update, const Chunk& chunk);
   void apply_sums(const Update& update, const Chunk& chunk, const std::vector<Norms>& whole);
@@ -97,6 +100,7 @@ class ParameterStore {
   std::vector<double> squares_;               // of each chunk
   std::vector<Norms> norms_;                  // of each range
   std::atomic<size_t> not_finite_{SIZE_MAX};  // a slice whose gradient was not
+  int accumulated_nan_of_ = -1;               // the worker whose it was, if it was accumulated
   ThreadPool pool_;
 };
 

@@ -1,0 +1,357 @@
+// What a program may do to its model while a Trainer trains it, and what it is told where that can't be
+// right: loading and moving, changes in place, gradients that are no numbers, modules and batches with
+// nothing in them, options that differ.
+
+#include <limits>
+#include <sstream>
+
+#include "muster/base/error.h"
+#include "muster/train/trainer_test.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace testing;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+class TrainerGuards : public ::testing::TestWithParam<Setup> {};
+INSTANTIATE_TEST_SUITE_P(Setups, TrainerGuards,
+                         ::testing::Values(Setup{1}, Setup{2}, Setup{3}, Setup{2, false}), setup_name);
+
+Setup with_server(const std::string& strategy, const std::string& on_nan = "stop") {
+  return {.workers = 2, .servers = 1, .configure = [=](Config& config) {
+            config.strategy = strategy;
+            config.on_nan = on_nan;
+          }};
+}
+
+const std::vector<std::string> kServerStrategies = {"ps-sync", "ps-async", "ps-ssp", "ps-local"};
+
+// All workers have the same batch: so their average is what one alone computes.
+Tensor loss_at(Net& net, int step) {
+  return loss_of(net, {8 * step, 8 * step + 8});
+}
+
+// As from a file: torch::load gives the parameters other memory.
+void load(Net& net, uint64_t seed) {
+  Net other;
+  fill(*other, seed);
+  std::stringstream file;
+  torch::save(other, file);
+  torch::load(net, file);
+}
+
+TEST_P(TrainerGuards, LoadedValuesAreTrainedOnByAllAndAreTheChiefs) {
+  // With plain SGD the values at step 2 are all that counts.
+  Net alone;
+  fill(*alone, 50);
+  const auto expected = plain<torch::optim::SGD>(*alone, torch::optim::SGDOptions(0.1), 2,
+                                                 [&](int step) { return loss_at(alone, step + 2); });
+  expect_all(on_workers(GetParam(),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+                          for (int step = 0; step < 4; ++step) {
+                            if (step == 2) load(net, 50 + static_cast<uint64_t>(job.rank()));
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          }
+                          EXPECT_EQ(trainer.steps(), 4);
+                          return values_of(*net);
+                        }),
+             expected);
+}
+
+TEST_P(TrainerGuards, WhatTheChiefAloneLoadsBeforeTheFirstStepReachesAll) {
+  Net alone;
+  fill(*alone, 50);
+  const auto expected = plain_sgd(*alone, 3, [&](int step) { return loss_at(alone, step); });
+  expect_all(on_workers(GetParam(),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule());
+                          if (job.is_chief()) load(net, 50);
+                          for (int step = 0; step < 3; ++step)
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          return values_of(*net);
+                        }),
+             expected);
+}
+
+TEST_P(TrainerGuards, WhatIsInitialisedInPlaceBeforeTheFirstStepIsTheChiefs) {
+  Net alone;
+  fill(*alone, 50);
+  const auto expected = plain_sgd(*alone, 3, [&](int step) { return loss_at(alone, step); });
+  expect_all(on_workers(GetParam(),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule());
+                          fill(*net, 50 + static_cast<uint64_t>(job.rank()));
+                          for (int step = 0; step < 3; ++step)
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          return values_of(*net);
+                        }),
+             expected);
+}
+
+TEST_P(TrainerGuards, AModuleThatBecomesDoubleIsTrainedAsSuch) {
+  on_workers(GetParam(), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    net->to(torch::kFloat64);
+    const auto before = net->fc1->weight.detach().clone();
+    const Batch batch(8, 16);
+    trainer.step(
+        [&] { return torch::mse_loss(net(batch.x.to(torch::kFloat64)), batch.y.to(torch::kFloat64)); }, 8);
+    EXPECT_EQ(net->fc1->weight.scalar_type(), torch::kFloat64);
+    EXPECT_FALSE(before.equal(net->fc1->weight));
+    return 0;
+  });
+}
+
+TEST(TrainerLoading, OnSomeWorkersOnlyIsAnErrorOnAll) {
+  const auto errors = errors_of({3}, [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 4; ++step) {
+      if (step == 2 && job.is_chief()) load(net, 50);
+      trainer.step([&] { return loss_at(net, step); }, 8);
+    }
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("before step 3 on 1 of 3 workers")));
+}
+
+TEST(TrainerLoading, WithParameterServersIsRefusedByName) {
+  for (const auto& strategy : kServerStrategies) {
+    SCOPED_TRACE(strategy);
+    const auto errors = errors_of(with_server(strategy), [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.step([&] { return loss_at(net, 0); }, 8);
+      load(net, 50);
+      trainer.step([&] { return loss_at(net, 1); }, 8);
+    });
+    EXPECT_THAT(errors[0], AllOf(HasSubstr("fc"), HasSubstr("was given other memory, as by torch::load")));
+  }
+}
+
+TEST_P(TrainerGuards, AChangeInPlaceIsTakenOverAloneAndRefusedByNameAmongSeveral) {
+  const auto errors = errors_of(GetParam(), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    {
+      const torch::NoGradGuard no_grad;
+      fill(*net, 50);
+    }
+    trainer.step([&] { return loss_at(net, 1); }, 8);
+    Net alone;
+    fill(*alone, 50);
+    expect_near(values_of(*net), plain<torch::optim::SGD>(*alone, torch::optim::SGDOptions(0.1), 1,
+                                                          [&](int) { return loss_at(alone, 1); }));
+  });
+  if (GetParam().workers == 1) {
+    EXPECT_EQ(errors[0], "");
+  } else {
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("the parameter fc"), HasSubstr("was changed in place"),
+                                   HasSubstr("Trainer::change_parameters()"))));
+  }
+}
+
+TEST(TrainerChanges, InsideAStepAndBeforeAnEvaluationAreSeenToo) {
+  const auto in_step = errors_of({2}, [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 2; ++step) {
+      trainer.step(
+          [&] {
+            const torch::NoGradGuard no_grad;
+            if (step == 1) net->fc2->bias.clamp_(-0.01, 0.01);
+            const torch::AutoGradMode grad(true);
+            return loss_at(net, step);
+          },
+          8);
+    }
+  });
+  EXPECT_THAT(in_step, Each(HasSubstr("the parameter fc2.bias was changed in place")));
+  const auto before_evaluation = errors_of({2}, [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    {
+      const torch::NoGradGuard no_grad;
+      net->fc1->weight.mul_(0.9);
+    }
+    trainer.evaluate([](Sums&) {});
+  });
+  EXPECT_THAT(before_evaluation, Each(HasSubstr("the parameter fc1.weight was changed in place")));
+}
+
+TEST(TrainerChanges, WithParameterServersAreRefusedByNameButForLocalSteps) {
+  for (const auto& strategy : kServerStrategies) {
+    SCOPED_TRACE(strategy);
+    const auto errors = errors_of(with_server(strategy), [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      for (int step = 0; step < 3; ++step) {
+        trainer.step([&] { return loss_at(net, step); }, 8);
+        const torch::NoGradGuard no_grad;
+        net->fc1->weight.mul_(0.9);
+      }
+      trainer.finish_epoch();
+    });
+    if (strategy == "ps-local") {
+      EXPECT_THAT(errors, Each(""));
+    } else {
+      EXPECT_THAT(errors[0], HasSubstr("the parameter fc1.weight was changed in place"));
+    }
+  }
+}
+
+TEST_P(TrainerGuards, AGradientThatIsNotANumberStopsAllAndNamesWorkerParameterAndStep) {
+  for (const double clip_norm : {0.0, 1.0}) {  // an update in one pass, and in several
+    const auto errors = errors_of(GetParam(), [&](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule(), {.clip_norm = clip_norm});
+      for (int step = 0; step < 4; ++step) {
+        const bool broken = step == 2 && job.rank() == job.size() - 1;
+        trainer.step([&] { return loss_at(net, step) + (broken ? kNan : 0.0) * net->fc2->bias.sum(); }, 8);
+      }
+    });
+    EXPECT_THAT(errors,
+                Each(AllOf(HasSubstr("the gradient of fc2.bias from"),
+                           HasSubstr(fmt::format("worker/{}", GetParam().workers - 1)),
+                           HasSubstr("is infinite or not a number, in step 3"), HasSubstr("--on-nan skip"))));
+  }
+}
+
+TEST_P(TrainerGuards, AGradientThatIsNotANumberMayBeLeftOut) {
+  auto setup = GetParam();
+  setup.configure = [](Config& config) { config.on_nan = "skip"; };
+  Net alone;
+  fill(*alone);
+  const auto expected =
+      plain_sgd(*alone, 4, [&](int step) { return step == 2 ? Tensor() : loss_at(alone, step); });
+  expect_all(on_workers(setup,
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule());
+                          for (int step = 0; step < 4; ++step) {
+                            const double factor = step == 2 && job.is_chief() ? kNan : 1;
+                            trainer.step([&] { return loss_at(net, step) * factor; }, 8);
+                          }
+                          EXPECT_EQ(trainer.metrics().skipped, 1);
+                          return values_of(*net);
+                        }),
+             expected);
+}
+
+TEST(TrainerNan, WithParameterServersNamesTheWorkerToo) {
+  for (const auto& strategy : kServerStrategies) {
+    SCOPED_TRACE(strategy);
+    const auto errors = errors_of(with_server(strategy), [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      for (int step = 0; step < 4; ++step) {
+        const bool broken = step == 2 && job.rank() == 1;
+        trainer.step([&] { return loss_at(net, step) + (broken ? kNan : 0.0) * net->fc2->bias.sum(); }, 8);
+      }
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors[1], AllOf(HasSubstr("the gradient of fc2.bias from worker/1"),
+                                 HasSubstr("is infinite or not a number")));
+    EXPECT_THAT(errors[0], HasSubstr("from worker/1"));
+  }
+}
+
+TEST(TrainerNan, ALossScaleThatCantGetSmallerStopsTraining) {
+  const auto errors = errors_of({1}, [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule(), {.loss_scale = 8});
+    for (int step = 0; step < 10; ++step) trainer.step([&] { return loss_at(net, 0) * kNan; }, 8);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("is infinite or not a number, in step 4"));
+}
+
+TEST(TrainerRefuses, AModuleWithoutParameters) {
+  struct Forgetful : torch::nn::Module {
+    torch::nn::Linear fc{3, 2};
+  };
+  const auto errors = errors_of({2}, [](Job& job) {
+    Forgetful net;
+    const Trainer trainer(job, net, sgd_rule());
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("has no parameters"), HasSubstr("register_module()"))));
+}
+
+TEST(TrainerRefuses, ANegativeNumberOfSamplesAndGoesOnAfterIt) {
+  Job job(Config{});
+  Net net;
+  Trainer trainer(job, net, sgd_rule());
+  try {
+    trainer.step([&] { return loss_at(net, 0); }, -8);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("was given -8 samples"));
+  }
+  EXPECT_TRUE(trainer.step([&] { return loss_at(net, 0); }, 8));
+}
+
+TEST_P(TrainerGuards, ABatchOfNoSamplesIsNoStep) {
+  Net alone;
+  fill(*alone);
+  const auto expected = plain_sgd(*alone, 3, [&](int step) { return loss_at(alone, step); });
+  expect_all(on_workers(GetParam(),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule());
+                          for (int step = 0; step < 3; ++step) {
+                            if (step == 1 && job.is_chief()) {
+                              EXPECT_TRUE(trainer.step([&] { return loss_of(net, {0, 0}); }, 0));
+                            }
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          }
+                          trainer.finish_epoch();
+                          EXPECT_EQ(trainer.steps(), 3);
+                          EXPECT_FALSE(std::isnan(trainer.metrics().loss));
+                          return values_of(*net);
+                        }),
+             expected);
+}
+
+TEST(TrainerRefuses, OptionsThatDifferAndNamesTheFirst) {
+  const auto error = [](const optim::Optimizer& chiefs, const optim::Optimizer& others) {
+    const auto errors = errors_of({2}, [&](Job& job) {
+      Net net = net_of(job);
+      const Trainer trainer(job, net, job.is_chief() ? chiefs : others);
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    return errors[0];
+  };
+  EXPECT_THAT(
+      error(optim::SGD({.lr = 0.1}), optim::SGD({.lr = 0.1, .weight_decay = 0.5})),
+      AllOf(HasSubstr("worker/1"), HasSubstr("the chief has weight_decay=0, it has weight_decay=0.5")));
+  EXPECT_THAT(error(optim::SGD({.lr = 0.1, .momentum = 0.9}), optim::SGD({.lr = 0.1})),
+              HasSubstr("the chief has momentum=0.9, it has momentum=0"));
+  EXPECT_THAT(error(optim::SGD({.lr = 0.1}), optim::SGD({.lr = 0.2})),
+              HasSubstr("the chief has lr=0.1, it has lr=0.2"));
+}
+
+TEST(TrainerKeeps, AModuleThatAPointerOwns) {
+  Job job(Config{});
+  auto net = std::make_shared<NetImpl>();
+  Trainer trainer(job, *net, sgd_rule());
+  const std::weak_ptr<NetImpl> watched = net;
+  NetImpl& reference = *net;
+  net.reset();
+  ASSERT_FALSE(watched.expired());
+  trainer.step([&] { return reference.forward(Batch(0, 8).x).square().mean(); }, 8);
+}
+
+}  // namespace
+}  // namespace muster::detail
