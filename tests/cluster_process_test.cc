@@ -45,6 +45,23 @@ int go_through_phases(const std::vector<std::string>& arguments) {
 
 const testing::TaskRegistration kGoThroughPhases("go_through_phases", go_through_phases);
 
+int run_twice(const std::vector<std::string>&) {
+  const int code = run_task([](Job&) {});
+  return code == 0 ? run_task([](Job&) { fmt::print("again\n"); }) : 1;
+}
+
+const testing::TaskRegistration kRunTwice("run_twice", run_twice);
+
+TEST(RunProcessTest, AProcessEntersAJobOnce) {
+  ProcessCluster processes;
+  const auto result = processes.wait(
+      processes.start({.command = {testing::self_path(), "--task-main=run_twice"}, .environment = {}}),
+      soon());
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("muster::run was called twice"), ::testing::Not(HasSubstr("again"))));
+}
+
 class ClusterProcessTest : public ::testing::Test {
  protected:
   void start_coordinator(int workers, std::chrono::milliseconds heartbeat_timeout = 10s) {

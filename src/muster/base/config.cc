@@ -211,10 +211,10 @@ const std::vector<Setting>& settings() {
         real_setting("outer-momentum", &Config::outer_momentum, 0, 1, "ps-local: momentum of the averages"),
         switch_setting("hogwild", &Config::hogwild,
                        "workers on the server's host read parameters in place, also while they change"),
-        word_setting(
-            "on-nan", &Config::on_nan,
-            "what a gradient that is infinite or not a number does with parameter servers: skip or stop",
-            {"skip", "stop"}),
+        word_setting("on-nan", &Config::on_nan,
+                     "what becomes of a step with a gradient that is infinite or not a number: skip it, or "
+                     "stop the job",
+                     {"skip", "stop"}),
         duration_setting("server-wait", &Config::server_wait,
                          "how long workers wait for a server that is gone"),
         word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",

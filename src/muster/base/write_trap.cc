@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <cstdint>
 #include <mutex>
 
 #include "muster/base/error.h"
@@ -16,9 +15,9 @@ namespace {
 // A handler of signals may use neither locks nor the heap: so the traps are a table of fixed size.
 struct Slot {
   std::atomic<bool> taken{false};
-  std::atomic<uintptr_t> begin{0};
-  std::atomic<uintptr_t> end{0};  // 0: the trap is not set
-  std::atomic<uintptr_t> first{0};
+  std::atomic<std::byte*> begin{nullptr};
+  std::atomic<std::byte*> end{nullptr};  // nullptr: the trap is not set
+  std::atomic<std::byte*> first{nullptr};
 };
 constinit std::array<Slot, 256> slots;
 struct sigaction handler_before;
@@ -33,13 +32,13 @@ void hand_on(int signal, siginfo_t* info, void* context) {
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
-  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  auto* const address = static_cast<std::byte*>(info->si_addr);
   for (Slot& slot : slots) {
-    const uintptr_t begin = slot.begin.load();
-    const uintptr_t end = slot.end.load();
+    std::byte* const begin = slot.begin.load();
+    std::byte* const end = slot.end.load();
     if (info->si_code != SEGV_ACCERR || address < begin || address >= end) continue;
-    if (mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_READ | PROT_WRITE) != 0) break;
-    uintptr_t none = 0;
+    if (mprotect(begin, static_cast<size_t>(end - begin), PROT_READ | PROT_WRITE) != 0) break;
+    std::byte* none = nullptr;
     slot.first.compare_exchange_strong(none, address);
     return;
   }
@@ -56,7 +55,7 @@ void install_handler() {
 
 }  // namespace
 
-WriteTrap::WriteTrap(const void* begin, size_t bytes) {
+WriteTrap::WriteTrap(std::byte* begin, size_t bytes) {
   static std::once_flag installed;
   std::call_once(installed, install_handler);
   for (slot_ = 0; slot_ < slots.size(); ++slot_) {
@@ -64,18 +63,18 @@ WriteTrap::WriteTrap(const void* begin, size_t bytes) {
   }
   if (slot_ == slots.size()) raise<SystemError>("more than {} models of parameter servers", slots.size());
   Slot& slot = slots[slot_];
-  slot.first = 0;
-  slot.begin = reinterpret_cast<uintptr_t>(begin);
-  slot.end = reinterpret_cast<uintptr_t>(begin) + bytes;
+  slot.first = nullptr;
+  slot.begin = begin;
+  slot.end = begin + bytes;
 }
 
 WriteTrap::~WriteTrap() {
-  slots[slot_].end = 0;
+  slots[slot_].end = nullptr;
   slots[slot_].taken = false;
 }
 
-const void* WriteTrap::first_write() const {
-  return reinterpret_cast<const void*>(slots[slot_].first.load());
+const std::byte* WriteTrap::first_write() const {
+  return slots[slot_].first.load();
 }
 
 }  // namespace muster::detail

@@ -21,13 +21,13 @@ namespace muster::detail {
 class WriteTrap {
  public:
   /// The memory must stay mapped as long as this lives. It begins and ends with a page.
-  WriteTrap(const void* begin, size_t bytes);
+  WriteTrap(std::byte* begin, size_t bytes);
   ~WriteTrap();
   WriteTrap(const WriteTrap&) = delete;
   WriteTrap& operator=(const WriteTrap&) = delete;
 
   /// Where somebody wrote first; nullptr when nobody has.
-  const void* first_write() const;
+  const std::byte* first_write() const;
 
  private:
   size_t slot_ = 0;

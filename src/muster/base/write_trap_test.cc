@@ -20,8 +20,9 @@ class WriteTrapTest : public ::testing::Test {
  protected:
   WriteTrapTest() {
     EXPECT_EQ(ftruncate(file_.get(), kBytes), 0);
-    ours_ = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0));
-    theirs_ = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE, file_.get(), 0));
+    ours_ =
+        static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0));
+    theirs_ = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE, file_.get(), 0));
     EXPECT_NE(ours_, MAP_FAILED);
     EXPECT_NE(theirs_, MAP_FAILED);
   }
@@ -29,18 +30,20 @@ class WriteTrapTest : public ::testing::Test {
     munmap(ours_, kBytes);
     munmap(theirs_, kBytes);
   }
-  void write(size_t at, char value) { static_cast<volatile char*>(theirs_)[at] = value; }
-  char read(size_t at) const { return static_cast<const volatile char*>(theirs_)[at]; }
+  void write(size_t at, char value) { static_cast<volatile std::byte*>(theirs_)[at] = std::byte(value); }
+  char read(size_t at) const {
+    return static_cast<char>(static_cast<const volatile std::byte*>(theirs_)[at]);
+  }
 
   Descriptor file_{memfd_create("write-trap-test", MFD_CLOEXEC)};
-  char* ours_ = nullptr;
-  char* theirs_ = nullptr;
+  std::byte* ours_ = nullptr;
+  std::byte* theirs_ = nullptr;
 };
 
 TEST_F(WriteTrapTest, WhatTheOwnerWritesIsSeenAndCountsAsNobodysWrite) {
   const WriteTrap trap(theirs_, kBytes);
   EXPECT_EQ(read(5), 0);
-  ours_[5] = 'x';
+  ours_[5] = std::byte('x');
   EXPECT_EQ(read(5), 'x');
   EXPECT_EQ(trap.first_write(), nullptr);
 }
@@ -51,8 +54,8 @@ TEST_F(WriteTrapTest, TellsWhereTheFirstWriteWasAndKeepsItFromTheOwner) {
   write(3, 'b');
   EXPECT_EQ(trap.first_write(), theirs_ + 2 * kPage + 7);
   EXPECT_EQ(read(3), 'b');
-  EXPECT_EQ(ours_[3], 0);
-  EXPECT_EQ(ours_[2 * kPage + 7], 0);
+  EXPECT_EQ(ours_[3], std::byte(0));
+  EXPECT_EQ(ours_[2 * kPage + 7], std::byte(0));
 }
 
 TEST_F(WriteTrapTest, SeveralAreToldApart) {

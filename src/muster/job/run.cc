@@ -1,5 +1,6 @@
 #include "muster/run.h"
 
+#include <atomic>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -51,6 +52,14 @@ int run_body(Job& job, const std::function<void(Job&)>& body) {
 }  // namespace
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void(Job&)>& body) {
+  static std::atomic<bool> was_called{false};
+  if (was_called.exchange(true)) {
+    fmt::print(stderr,
+               "{}: muster::run was called twice: a process is one task of a job and enters it once; call it "
+               "once, and do all that the program does in its body\n",
+               argv[0]);
+    return 2;
+  }
   Config config;
   try {
     config.add_flags(app);

@@ -178,6 +178,13 @@ bool FlatModel::has_changed() const {
   return !visit_trained(module_, is_next) || next != found_.size();
 }
 
+bool FlatModel::is_abandoned() const {
+  constexpr size_t kOurs = 2;  // this and the node that accumulates its gradient
+  return !parameters_.empty() && std::ranges::all_of(parameters_, [](const Parameter& parameter) {
+    return parameter.tensor.use_count() <= kOurs;
+  });
+}
+
 std::vector<size_t> FlatModel::order() const {
   std::vector<size_t> order;
   std::vector<bool> seen(size());

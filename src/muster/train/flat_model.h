@@ -48,6 +48,9 @@ class FlatModel {
   /// Whether the module has other parameters to train than those that were found when this was made.
   bool has_changed() const;
 
+  /// Whether nobody else refers to any of the parameters: then the module is gone.
+  bool is_abandoned() const;
+
   /// Called with a parameter, as it is numbered now, when its gradient is there; empty: nobody is.
   void watch(std::function<void(size_t parameter)> on_gradient) { on_gradient_ = std::move(on_gradient); }
 

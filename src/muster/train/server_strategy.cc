@@ -105,7 +105,7 @@ void ServerStrategy::check_options() const {
 
 std::optional<size_t> ServerStrategy::written() const {
   if (!trap_ || trap_->first_write() == nullptr) return std::nullopt;
-  const auto at = static_cast<size_t>(static_cast<const std::byte*>(trap_->first_write()) - memory_.get());
+  const auto at = static_cast<size_t>(trap_->first_write() - memory_.get());
   size_t parameter = 0;
   while (parameter + 1 < layout_.size() && layout_.offset(parameter + 1) <= at) ++parameter;
   return parameter;

@@ -216,6 +216,7 @@ class Trainer::Impl {
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
     check_usable();
+    check_module();
     take_changes();
     if (progress_) progress_->finish();
     if (strategy_) strategy_->refresh();
@@ -292,10 +293,21 @@ class Trainer::Impl {
     optimizer_->step(schedule_factor());
   }
 
+  void check_module() const {
+    if (!kept_ && model_->is_abandoned())
+      throw InvalidArgument(
+          "the module that this Trainer trains has been destroyed: it must outlive the Trainer, or be owned "
+          "by "
+          "a module holder or a std::shared_ptr, which the Trainer keeps");
+  }
+
   // What broke a step is thrown by all that come later: the others have heard of it, or will.
   void check_usable() const {
     if (error_) std::rethrow_exception(error_);
-    if (is_running_) throw InvalidArgument("a step of this Trainer is called from within another one");
+    if (is_running_)
+      throw InvalidArgument(
+          "the Trainer was called while one of its steps runs: from within the function that gives the loss, "
+          "or from another thread; one thread trains, one step after the other");
   }
 
   struct Running {
@@ -434,6 +446,7 @@ class Trainer::Impl {
 
   // Gradients that are there are of other models' backward passes.
   void begin_step() {
+    check_module();
     take_other_parameters();
     take_changes();
     model_->clear_gradients();

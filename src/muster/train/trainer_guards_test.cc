@@ -342,6 +342,41 @@ TEST(TrainerRefuses, OptionsThatDifferAndNamesTheFirst) {
               HasSubstr("the chief has lr=0.1, it has lr=0.2"));
 }
 
+TEST(TrainerRefuses, AStepWithinAStep) {
+  Job job(Config{});
+  Net net;
+  Trainer trainer(job, net, sgd_rule());
+  try {
+    trainer.step([&] {
+      trainer.step([&] { return loss_at(net, 0); }, 8);
+      return loss_at(net, 0);
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("while one of its steps runs: from within the function"));
+  }
+}
+
+TEST(TrainerRefuses, ToGoOnWithAModuleThatIsGone) {
+  Job job(Config{});
+  auto net = std::make_unique<NetImpl>();
+  Trainer trainer(job, *net, sgd_rule());
+  for (int step = 0; step < 3; ++step)
+    trainer.step([&] { return net->forward(Batch(0, 8).x).square().mean(); }, 8);
+  trainer.evaluate([](Sums&) {});
+  net.reset();
+  const auto refused = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the module that this Trainer trains has been destroyed"));
+    }
+  };
+  refused([&] { trainer.evaluate([](Sums&) {}); });
+  refused([&] { trainer.step([&] { return torch::ones({1}, torch::requires_grad()).sum(); }, 8); });
+}
+
 TEST(TrainerKeeps, AModuleThatAPointerOwns) {
   Job job(Config{});
   auto net = std::make_shared<NetImpl>();
