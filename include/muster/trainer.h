@@ -18,10 +18,11 @@
 //
 // While a Trainer lives, the parameters of the module are views of memory that the workers of a host share:
 // read them as you like, but change them through change_parameters(). A change in place elsewhere is refused
-// by name at the next step, where it can't be right (alone, and with ps-local, it is). Other values may be
-// loaded on all workers, by torch::load, between two steps: training goes on with the chief's; with parameter
-// servers that is refused. Afterwards the parameters are the module's own again. (With an optimizer of
-// torch's they stay the module's own.) Gradients are this worker's own during a step, and gone after it.
+// by name at the next step where it can't be right; alone, with an optimizer of torch's and with ps-local it
+// is, if all workers make it. Other values may be loaded on all workers, by torch::load, between two steps:
+// training goes on with the chief's; with parameter servers that is refused. Afterwards the parameters are
+// the module's own again. (With an optimizer of torch's they stay the module's own.) Gradients are this
+// worker's own during a step, and gone after it.
 //
 // A program may have several Trainers at a time, of models that share no trained parameter. A model's
 // parameters change in its own Trainer's steps only, and only what those compute counts: gradients that
@@ -104,14 +105,14 @@ class Trainer {
  public:
   using Loss = std::function<torch::Tensor()>;
 
-  /// Called by all workers; waits for them. The job must outlive the Trainer, and so must a module that no
-  /// shared_ptr or holder owns; any other is kept. Throws InvalidArgument, on all workers, when their
+  /// Called by all workers; waits for them. The job must outlive the Trainer, and so must a module that is
+  /// given by reference; a holder or a shared_ptr is kept. Throws InvalidArgument, on all workers, when their
   /// models or options differ, naming the first difference; for a parameter that another Trainer trains; and
   /// for options that make no sense. With parameter servers only the worker that differs from the chief
   /// throws it, which ends the job.
   Trainer(Job& job, torch::nn::Module& module, const optim::Optimizer& optimizer,
           TrainerOptions options = {});
-  Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module, const optim::Optimizer& optimizer,
+  Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, const optim::Optimizer& optimizer,
           TrainerOptions options = {});
   template <typename Contained>
   Trainer(Job& job, const torch::nn::ModuleHolder<Contained>& module, const optim::Optimizer& optimizer,
@@ -127,7 +128,7 @@ class Trainer {
   /// set_lr(), and the destructor gives them back.
   Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
           TrainerOptions options = {});
-  Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module, torch::optim::Optimizer& optimizer,
+  Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
           TrainerOptions options = {});
   template <typename Contained>
   Trainer(Job& job, const torch::nn::ModuleHolder<Contained>& module, torch::optim::Optimizer& optimizer,
@@ -182,6 +183,7 @@ class Trainer {
 
  private:
   class Impl;
+  std::shared_ptr<torch::nn::Module> module_;  // when it was given so
   std::unique_ptr<Impl> impl_;
 };
 

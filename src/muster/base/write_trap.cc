@@ -26,6 +26,7 @@ void hand_on(int signal, siginfo_t* info, void* context) {
   if ((handler_before.sa_flags & SA_SIGINFO) != 0) return handler_before.sa_sigaction(signal, info, context);
   if (handler_before.sa_handler == SIG_DFL || handler_before.sa_handler == SIG_IGN) {
     sigaction(SIGSEGV, &handler_before, nullptr);  // the instruction faults again, and this time for good
+    if (info->si_code <= 0) std::raise(signal);    // but for a signal that somebody sent
     return;
   }
   handler_before.sa_handler(signal);

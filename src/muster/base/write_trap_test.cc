@@ -79,6 +79,13 @@ TEST_F(WriteTrapDeathTest, OtherFaultsEndTheProcessAsBefore) {
         write(0, 'a');  // the trap is gone
       },
       ::testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(
+      {
+        signal(SIGSEGV, SIG_DFL);
+        const WriteTrap trap(theirs_, kPage);
+        raise(SIGSEGV);
+      },
+      ::testing::KilledBySignal(SIGSEGV), "");
 }
 
 }  // namespace

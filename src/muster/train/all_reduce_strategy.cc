@@ -171,7 +171,7 @@ bool AllReduceStrategy::ready(size_t chunk) {
 void AllReduceStrategy::reduce(size_t chunk) {
   const auto& piece = layout_->chunks()[chunk];
   update_->reduce(piece, sources_of(piece.parameter));
-  if (!update_->is_finite(piece)) find_not_finite(piece.parameter);
+  if (!update_->is_finite(piece)) find_not_finite(chunk);
   if (hosts_ == 1) {
     shared_->norms(chunk).gradient = update_->square(piece);
   } else {
@@ -184,27 +184,29 @@ void AllReduceStrategy::reduce_and_apply(size_t chunk) {
   const auto& piece = layout_->chunks()[chunk];
   const auto sources = sources_of(piece.parameter);
   if (sources.empty()) return;
-  if (!update_->reduce_and_apply(piece, sources, now_of(piece.parameter))) find_not_finite(piece.parameter);
+  if (!update_->reduce_and_apply(piece, sources, now_of(piece.parameter))) find_not_finite(chunk);
 }
 
-// Whose it is: the gradients of this host's workers are still there.
-void AllReduceStrategy::find_not_finite(size_t parameter) {
-  const ParameterInfo& info = (*layout_)[parameter];
+// Whose it is: the gradients of this host's workers are still there. The first that is found is enough.
+void AllReduceStrategy::find_not_finite(size_t chunk) {
+  if (shared_->not_finite(round_)) return;
+  const auto& piece = layout_->chunks()[chunk];
+  const DType dtype = (*layout_)[piece.parameter].dtype;
   int rank = -1;
   for (int i = 0; i < host_.size() && rank < 0; ++i) {
-    const auto delivery = shared_->delivery(i, round_, parameter);
-    const bool counts = delivery.exists && shared_->contribution(i, round_).weight != 0;
-    if (counts && !all_finite(info.dtype, delivery.data, info.count()))
-      rank = host_.ranks()[static_cast<size_t>(i)];
+    const auto delivery = shared_->delivery(i, round_, piece.parameter);
+    if (!delivery.exists || shared_->contribution(i, round_).weight == 0) continue;
+    const auto* begin = static_cast<const std::byte*>(delivery.data) + piece.begin * size_of(dtype);
+    if (!all_finite(dtype, begin, piece.count)) rank = host_.ranks()[static_cast<size_t>(i)];
   }
-  shared_->note_not_finite(round_, {.parameter = parameter, .rank = rank});
+  shared_->note_not_finite(round_, {.parameter = piece.parameter, .rank = rank});
 }
 
 std::string AllReduceStrategy::describe_not_finite(const SharedStep::Control& control) const {
   auto found = shared_->not_finite(round_);
   if (control.not_finite == 1)
     found = {.parameter = static_cast<size_t>(control.parameter), .rank = static_cast<int>(control.rank)};
-  if (control.not_finite > 1) return "gradients of several workers";
+  if (control.not_finite > 1 && !found) return "a gradient of several other hosts";  // which name it
   if (!found) return "";
   const std::string& name = (*layout_)[found->parameter].name;
   if (found->rank < 0) return fmt::format("the average gradient of {}", name);
@@ -329,7 +331,7 @@ StepResult AllReduceStrategy::finish(double loss) {
       const auto& piece = layout_->chunks()[chunk];
       if (!touched(piece.parameter)) return;
       update_->apply(piece, now_of(piece.parameter), norms_[piece.parameter]);
-      if (hosts_ > 1 && !update_->is_finite(piece)) find_not_finite(piece.parameter);  // the sum of all hosts
+      if (hosts_ > 1 && !update_->is_finite(piece)) find_not_finite(chunk);  // the sum of all hosts
     });
     if (result.not_finite.empty()) result.not_finite = describe_not_finite(control);
   }

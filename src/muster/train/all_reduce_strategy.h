@@ -75,7 +75,7 @@ class AllReduceStrategy : public Strategy {
   // One chunk.
   bool ready(size_t chunk);
   void reduce(size_t chunk);
-  void find_not_finite(size_t parameter);
+  void find_not_finite(size_t chunk);
   std::string describe_not_finite(const SharedStep::Control& control) const;
   void reduce_and_apply(size_t chunk);
   std::vector<WeightedSource> sources_of(size_t parameter) const;

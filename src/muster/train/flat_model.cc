@@ -95,6 +95,10 @@ FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
     ParameterInfo info = {.name = name, .dtype = dtype_of(name, tensor), .shape = tensor.sizes().vec()};
     parameters_.push_back({.info = std::move(info), .tensor = tensor});
   }
+  for (const auto& tensor : tensors()) {
+    const auto is_same = [&](const Parameter& parameter) { return parameter.tensor.is_same(tensor); };
+    if (tensor.defined() && std::ranges::none_of(parameters_, is_same)) untrained_.push_back(tensor);
+  }
   refuse_shared();
   attach_hooks();
 }
@@ -180,9 +184,9 @@ bool FlatModel::has_changed() const {
 
 bool FlatModel::is_abandoned() const {
   constexpr size_t kOurs = 2;  // this and the node that accumulates its gradient
-  return !parameters_.empty() && std::ranges::all_of(parameters_, [](const Parameter& parameter) {
-    return parameter.tensor.use_count() <= kOurs;
-  });
+  const auto is_ours = [](const Parameter& parameter) { return parameter.tensor.use_count() <= kOurs; };
+  return !parameters_.empty() && std::ranges::all_of(parameters_, is_ours) &&
+         std::ranges::all_of(untrained_, [](const torch::Tensor& tensor) { return tensor.use_count() <= 1; });
 }
 
 std::vector<size_t> FlatModel::order() const {
@@ -211,6 +215,8 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = parameters_[i].tensor;
+    if (dtype_of(info(i).name, tensor) != info(i).dtype || tensor.sizes() != info(i).shape)
+      raise<InvalidArgument>("the parameter {} has another type or shape now", info(i).to_string());
     const auto keep = [memory](void*) {};
     auto view = torch::from_blob(memory.get() + layout.offset(i), tensor.sizes(), dense_strides(tensor), keep,
                                  tensor.options().requires_grad(false));
@@ -221,10 +227,13 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
 }
 
 void FlatModel::note_values() {
-  for (auto& parameter : parameters_) {
-    parameter.values = parameter.tensor.data_ptr();
+  for (auto& parameter : parameters_)
     parameter.version = parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
-  }
+}
+
+void FlatModel::note_values_and_memory() {
+  note_values();
+  for (auto& parameter : parameters_) parameter.values = parameter.tensor.data_ptr();
 }
 
 const ParameterInfo* FlatModel::moved() const {
@@ -236,7 +245,8 @@ const ParameterInfo* FlatModel::moved() const {
 
 const ParameterInfo* FlatModel::written() const {
   for (const auto& parameter : parameters_) {
-    if (parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version() != parameter.version)
+    const auto version = parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
+    if (version != parameter.version && parameter.tensor.data_ptr() == parameter.values)
       return &parameter.info;
   }
   return nullptr;

@@ -48,7 +48,7 @@ class FlatModel {
   /// Whether the module has other parameters to train than those that were found when this was made.
   bool has_changed() const;
 
-  /// Whether nobody else refers to any of the parameters: then the module is gone.
+  /// Whether nobody else refers to any of the module's tensors any more: then it is gone.
   bool is_abandoned() const;
 
   /// Called with a parameter, as it is numbered now, when its gradient is there; empty: nobody is.
@@ -62,11 +62,13 @@ class FlatModel {
   /// Makes the parameters views of `memory`. Copies their values there first where `fill`.
   void move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill);
 
-  /// Remembers where the values of the parameters lie, and that nobody has changed them since.
+  /// Remembers that the values of the parameters are as they should be; and, where Muster has just put them
+  /// there, in which memory.
   void note_values();
+  void note_values_and_memory();
 
-  /// The first parameter that has been given other memory since note_values(), as by torch::load, Module::to
-  /// and set_data; and the first that was changed in place, as by an operator whose name ends with an
+  /// The first parameter that has been given other memory since it was noted, as by torch::load, Module::to
+  /// and set_data; and the first that was changed where it lies, as by an operator whose name ends with an
   /// underscore. nullptr: none. What is written through Tensor::data() can't be seen.
   const ParameterInfo* moved() const;
   const ParameterInfo* written() const;
@@ -122,6 +124,7 @@ class FlatModel {
 
   torch::nn::Module& module_;
   std::vector<Parameter> parameters_;
+  std::vector<torch::Tensor> untrained_;  // frozen parameters and buffers
   std::vector<const void*> found_;  // the trained parameters in the order of the modules, some more than once
   std::vector<size_t> order_;
   std::function<void(size_t)> on_gradient_;

@@ -185,8 +185,8 @@ class ServerGroup : public WorkerGroup {
   }
 
   static void say_what_is_damped(const PolicyOptions& policy, const UpdateRule& rule) {
-    const auto is_asynchronous = [](const Phase& phase) {
-      return phase.mode == Mode::kAsync || phase.mode == Mode::kSsp;
+    const auto is_asynchronous = [&](const Phase& phase) {
+      return phase.mode == Mode::kAsync || (phase.mode == Mode::kSsp && policy.staleness > 0);
     };
     if (policy.workers == 1 || rule.momentum() == 0 || std::ranges::none_of(policy.phases, is_asynchronous))
       return;

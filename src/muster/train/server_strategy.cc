@@ -177,16 +177,14 @@ void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held
 
 void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
   if (all_finite(DType::kFloat32, gradient, layout_[parameter].count())) return;
-  if (not_finite_.empty())
-    log_warning("the gradient of {} is infinite or not a number, for step {}: it is left out",
-                layout_[parameter].name, step());
-  not_finite_ = layout_[parameter].name;
+  not_finite_ = fmt::format("the gradient of {} from worker/{}", layout_[parameter].name, options_.worker);
 }
 
 StepResult ServerStrategy::finish(double loss) {
   StepResult result;
   result.total = start_.total;
   result.loss = loss;
+  result.not_finite = not_finite_;
   if (start_.weight == 0) {
     finish_epoch(result);
   } else if (is_local()) {

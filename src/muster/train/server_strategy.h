@@ -87,7 +87,7 @@ class ServerStrategy : public Strategy {
   int64_t version_ = 0;            // of the parameters
   StepStart start_;
   bool paused_ = false;     // between pause() and resume()
-  std::string not_finite_;  // the parameter whose gradient is not
+  std::string not_finite_;  // which gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 
   // ps-local.

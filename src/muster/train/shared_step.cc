@@ -1,5 +1,6 @@
 #include "muster/train/shared_step.h"
 
+#include <algorithm>
 #include <new>
 
 namespace muster::detail {
@@ -79,9 +80,9 @@ void SharedStep::complete(uint64_t round, double loss) {
 
 namespace {
 
-constexpr int kRankBits = 16;
-constexpr int kParameterBits = 24;
-constexpr uint64_t kRoundMask = (uint64_t{1} << 24) - 1;
+constexpr int kRankBits = 12;
+constexpr int kParameterBits = 20;
+constexpr uint64_t kRoundMask = (uint64_t{1} << 32) - 1;
 
 uint64_t round_in(uint64_t packed) {
   return packed >> (kRankBits + kParameterBits);
@@ -91,8 +92,8 @@ uint64_t round_in(uint64_t packed) {
 
 void SharedStep::note_not_finite(uint64_t round, const NotFinite& found) {
   const uint64_t packed = (round & kRoundMask) << (kRankBits + kParameterBits) |
-                          static_cast<uint64_t>(found.parameter) << kRankBits |
-                          static_cast<uint64_t>(found.rank + 1);
+                          std::min<uint64_t>(found.parameter, (1U << kParameterBits) - 1) << kRankBits |
+                          std::min<uint64_t>(static_cast<uint64_t>(found.rank + 1), (1U << kRankBits) - 1);
   uint64_t before = head().not_finite.load();
   while (round_in(before) != round_in(packed) && !head().not_finite.compare_exchange_weak(before, packed)) {
   }

@@ -125,7 +125,7 @@ class SharedStep {
   struct Head {
     std::array<WorkCounter, kPasses> counters;
     alignas(64) std::atomic<uint64_t> reduced{0};
-    std::atomic<uint64_t> not_finite{0};  // round, parameter and rank + 1, in 24, 24 and 16 bits
+    std::atomic<uint64_t> not_finite{0};  // round, parameter and rank + 1, in 32, 20 and 12 bits
     Doorbell reducer;
   };
   struct alignas(128) WorkerSlot {

@@ -94,7 +94,7 @@ class Trainer::Impl {
       : job_(job.context()),
         progress_style_(job.progress_style()),
         module_(module),
-        kept_(module.weak_from_this().lock()),
+        watched_(module.weak_from_this()),
         rule_(std::move(rule)),
         options_(std::move(options)),
         group_(make_worker_group(job_)),
@@ -125,7 +125,7 @@ class Trainer::Impl {
 
   ~Impl() {
     if (!strategy_) return;
-    if (const auto* parameter = written(); parameter != nullptr && !strategy_->keeps_changes())
+    if (const auto* parameter = written(); parameter != nullptr && !keeps_changes())
       log_warning("{}", changed_in_place(*parameter));
     std::erase(job_.strategies(), strategy_.get());
     if (!optimizer_) model_->move_back();
@@ -241,7 +241,13 @@ class Trainer::Impl {
     const torch::NoGradGuard no_grad;
     group_->barrier();
     if (optimizer_ || !strategy_ || strategy_->initialises()) body();  // others share what that one changes
-    if (strategy_ && !optimizer_) strategy_->adopt_parameters();
+    if (!strategy_) return;  // the first step gives all workers the chief's
+    if (!optimizer_) {
+      const bool has_loaded = model_->moved() != nullptr;
+      if (has_loaded) model_->move_to(strategy_->layout(), strategy_->parameters(), /*fill=*/true);
+      if (has_loaded) model_->note_values_and_memory();
+      strategy_->adopt_parameters();
+    }
     model_->note_values();
   }
 
@@ -294,7 +300,7 @@ class Trainer::Impl {
   }
 
   void check_module() const {
-    if (!kept_ && model_->is_abandoned())
+    if (is_watched_ ? watched_.expired() : model_->is_abandoned())
       throw InvalidArgument(
           "the module that this Trainer trains has been destroyed: it must outlive the Trainer, or be owned "
           "by "
@@ -365,7 +371,7 @@ class Trainer::Impl {
     for (size_t i = 0; i < model_->size(); ++i) model_->set_group(i, groups_->rates_of(model_->tensor(i)));
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
     group_->take_model(*model_, describe_options() + model_->signature());
-    model_->note_values();
+    model_->note_values_and_memory();
     if (group_->starts_with_strategy()) make_strategy();
   }
 
@@ -374,9 +380,9 @@ class Trainer::Impl {
         fmt::format("options {} max_steps={} accumulate={} clip_norm={} loss_scale={} precision={}\n",
                     optimizer_ ? optimizer_->describe() : rule_->to_string(), options_.max_steps,
                     options_.accumulate, options_.clip_norm, loss_scale_, job_.config().precision);
-    text += fmt::format("options broadcast_buffers={} samples_per_epoch={} schedule={}\n",
+    text += fmt::format("options broadcast_buffers={} samples_per_epoch={} schedule={} on_nan={}\n",
                         options_.broadcast_buffers, options_.samples_per_epoch,
-                        options_.schedule ? "given" : "none");
+                        options_.schedule ? "given" : "none", job_.config().on_nan);
     for (size_t i = 0; i < model_->size(); ++i) {
       const GroupRates& group = model_->info(i).group;
       if (group == GroupRates{}) continue;
@@ -402,9 +408,14 @@ class Trainer::Impl {
     return fmt::format(
         "the parameter {} was changed in place while a Trainer trains it: the workers of a host share its "
         "memory, or servers hold it, so that the change is made several times or lost; make it in "
-        "Trainer::change_parameters(), or before the Trainer is made",
+        "Trainer::change_parameters(), or before the Trainer is made (torch::nn::Embedding does it itself "
+        "where "
+        "it has a max_norm)",
         parameter.name);
   }
+
+  // With an optimizer of torch's each worker has parameters of its own, and changes them as the others do.
+  bool keeps_changes() const { return optimizer_ || strategy_->keeps_changes(); }
 
   const ParameterInfo* written() const {
     if (const auto* parameter = model_->written()) return parameter;
@@ -417,8 +428,8 @@ class Trainer::Impl {
   void take_changes() {
     const auto* parameter = strategy_ ? written() : nullptr;
     if (parameter == nullptr) return;
-    if (!strategy_->keeps_changes()) throw InvalidArgument(changed_in_place(*parameter));
-    strategy_->adopt_parameters();
+    if (!keeps_changes()) throw InvalidArgument(changed_in_place(*parameter));
+    if (!optimizer_) strategy_->adopt_parameters();
     model_->note_values();
   }
 
@@ -564,7 +575,8 @@ class Trainer::Impl {
     const std::string what =
         fmt::format("{} is infinite or not a number, in step {}", result.not_finite, steps_ + 1);
     if (job_.config().on_nan == "stop") raise<DataLoss>("{} (--on-nan skip would leave the step out)", what);
-    if (job_.is_chief()) log_warning("{}: the step is left out", what);
+    // With all-reduce all workers know it, with servers the one whose gradient it was.
+    if (job_.is_chief() || group_->starts_with_strategy()) log_warning("{}: it is left out", what);
   }
 
   // Gives what the round took, of all workers.
@@ -597,7 +609,7 @@ class Trainer::Impl {
     if (!made) return false;
     if (!optimizer_) {
       model_->move_to(made->layout(), made->parameters(), made->initialises());
-      model_->note_values();
+      model_->note_values_and_memory();
     }
     give_state(*made);
     made->adopt_parameters();
@@ -658,7 +670,8 @@ class Trainer::Impl {
   JobContext& job_;
   const ProgressStyle progress_style_;
   torch::nn::Module& module_;
-  const std::shared_ptr<torch::nn::Module> kept_;  // the same, where somebody's pointer owns it
+  const std::weak_ptr<torch::nn::Module> watched_;  // the same, where somebody's pointer owns it
+  const bool is_watched_ = !watched_.expired();
   const UpdateRulePtr rule_;
   const TrainerOptions options_;
   const std::unique_ptr<WorkerGroup> group_;
@@ -703,12 +716,16 @@ Trainer::Trainer(Job& job, torch::nn::Module& module, const optim::Optimizer& op
 Trainer::Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                  TrainerOptions options)
     : impl_(std::make_unique<Impl>(job, module, average(), &optimizer, std::move(options))) {}
-Trainer::Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module,
-                 const optim::Optimizer& optimizer, TrainerOptions options)
-    : Trainer(job, *module, optimizer, std::move(options)) {}
-Trainer::Trainer(Job& job, const std::shared_ptr<torch::nn::Module>& module,
-                 torch::optim::Optimizer& optimizer, TrainerOptions options)
-    : Trainer(job, *module, optimizer, std::move(options)) {}
+Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, const optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : Trainer(job, *module, optimizer, std::move(options)) {
+  module_ = std::move(module);
+}
+Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : Trainer(job, *module, optimizer, std::move(options)) {
+  module_ = std::move(module);
+}
 Trainer::~Trainer() = default;
 
 Step Trainer::step(const Loss& loss, std::optional<int64_t> samples) {

@@ -30,6 +30,9 @@ Setup with_server(const std::string& strategy, const std::string& on_nan = "stop
           }};
 }
 
+const std::vector<Setup> kLossScaleSetups = {Setup{1}, Setup{2}, Setup{2, false}, with_server("ps-sync"),
+                                             with_server("ps-async")};
+
 const std::vector<std::string> kServerStrategies = {"ps-sync", "ps-async", "ps-ssp", "ps-local"};
 
 // All workers have the same batch: so their average is what one alone computes.
@@ -114,6 +117,55 @@ TEST_P(TrainerGuards, AModuleThatBecomesDoubleIsTrainedAsSuch) {
   });
 }
 
+TEST_P(TrainerGuards, ValuesThatAreLoadedBetweenTheBatchesOfAStepAreTrainedOn) {
+  on_workers(GetParam(), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.1}), {.accumulate = 2});
+    const auto step = [&](int batch) { trainer.step([&] { return loss_at(net, batch); }, 8); };
+    for (int batch = 0; batch < 3; ++batch) step(batch);
+    load(net, 50);
+    step(3);  // the end of the step that was begun: the loaded values stay
+    Net alone;
+    fill(*alone, 50);
+    expect_near(values_of(*net), values_of(*alone));
+    step(4);
+    step(5);
+    expect_near(values_of(*net), plain<torch::optim::SGD>(*alone, torch::optim::SGDOptions(0.1), 1, [&](int) {
+                  return (loss_at(alone, 4) + loss_at(alone, 5)) / 2;
+                }));
+    return 0;
+  });
+}
+
+TEST_P(TrainerGuards, ValuesMayBeLoadedInChangeParameters) {
+  Net alone;
+  fill(*alone, 50);
+  const auto expected = plain<torch::optim::SGD>(*alone, torch::optim::SGDOptions(0.1), 2,
+                                                 [&](int step) { return loss_at(alone, step + 2); });
+  expect_all(on_workers(GetParam(),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+                          for (int step = 0; step < 4; ++step) {
+                            if (step == 2) trainer.change_parameters([&] { load(net, 50); });
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          }
+                          return values_of(*net);
+                        }),
+             expected);
+}
+
+TEST_P(TrainerGuards, WhatIsDrawnInChangeParametersBeforeTheFirstStepIsTheChiefs) {
+  const auto values = on_workers(GetParam(), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    trainer.change_parameters([&] { fill(*net, 50 + static_cast<uint64_t>(job.rank())); });
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    return values_of(*net);
+  });
+  expect_all(values, values.front());
+}
+
 TEST(TrainerLoading, OnSomeWorkersOnlyIsAnErrorOnAll) {
   const auto errors = errors_of({3}, [](Job& job) {
     Net net = net_of(job);
@@ -192,6 +244,35 @@ TEST(TrainerChanges, InsideAStepAndBeforeAnEvaluationAreSeenToo) {
   EXPECT_THAT(before_evaluation, Each(HasSubstr("the parameter fc1.weight was changed in place")));
 }
 
+// Each worker has parameters of its own there, and clips them as a critic's are clipped.
+TEST_P(TrainerGuards, WithAnOptimizerOfTorchsChangesInPlaceCount) {
+  expect_all(on_workers(GetParam(),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          torch::optim::SGD optimizer(net->parameters(), 0.1);
+                          Trainer trainer(job, net, optimizer);
+                          for (int step = 0; step < 3; ++step) {
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                            const torch::NoGradGuard no_grad;
+                            for (auto& parameter : net->parameters()) parameter.clamp_(-0.2, 0.2);
+                          }
+                          return values_of(*net);
+                        }),
+             [] {
+               Net alone;
+               fill(*alone);
+               torch::optim::SGD optimizer(alone->parameters(), 0.1);
+               for (int step = 0; step < 3; ++step) {
+                 optimizer.zero_grad();
+                 loss_at(alone, step).backward();
+                 optimizer.step();
+                 const torch::NoGradGuard no_grad;
+                 for (auto& parameter : alone->parameters()) parameter.clamp_(-0.2, 0.2);
+               }
+               return values_of(*alone);
+             }());
+}
+
 TEST(TrainerChanges, WithParameterServersAreRefusedByNameButForLocalSteps) {
   for (const auto& strategy : kServerStrategies) {
     SCOPED_TRACE(strategy);
@@ -214,10 +295,17 @@ TEST(TrainerChanges, WithParameterServersAreRefusedByNameButForLocalSteps) {
 }
 
 TEST_P(TrainerGuards, AGradientThatIsNotANumberStopsAllAndNamesWorkerParameterAndStep) {
-  for (const double clip_norm : {0.0, 1.0}) {  // an update in one pass, and in several
+  const std::vector<std::pair<optim::Optimizer, TrainerOptions>> ways = {
+      {sgd_rule(), {}},  // an update in one pass, and in several
+      {sgd_rule(), {.clip_norm = 1}},
+      {optim::Adam(), {}},
+      {optim::LARS(), {}},
+      {optim::LAMB(), {}}};
+  for (const auto& [rule, options] : ways) {
+    SCOPED_TRACE(rule.to_string());
     const auto errors = errors_of(GetParam(), [&](Job& job) {
       Net net = net_of(job);
-      Trainer trainer(job, net, sgd_rule(), {.clip_norm = clip_norm});
+      Trainer trainer(job, net, rule, options);
       for (int step = 0; step < 4; ++step) {
         const bool broken = step == 2 && job.rank() == job.size() - 1;
         trainer.step([&] { return loss_at(net, step) + (broken ? kNan : 0.0) * net->fc2->bias.sum(); }, 8);
@@ -270,12 +358,41 @@ TEST(TrainerNan, WithParameterServersNamesTheWorkerToo) {
 }
 
 TEST(TrainerNan, ALossScaleThatCantGetSmallerStopsTraining) {
-  const auto errors = errors_of({1}, [](Job& job) {
+  for (const auto& setup : kLossScaleSetups) {
+    const auto errors = errors_of(setup, [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule(), {.loss_scale = 8});
+      for (int step = 0; step < 50; ++step)
+        trainer.step([&] { return loss_at(net, 0) * (job.is_chief() ? kNan : 1); }, 8);
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors[0], AllOf(HasSubstr("from worker/0"), HasSubstr("is infinite or not a number")));
+  }
+}
+
+TEST(TrainerNan, OfTwoHostsEachNamesItsOwnOrSaysThatTheOthersDo) {
+  const auto errors = errors_of({3, false}, [](Job& job) {
     Net net = net_of(job);
-    Trainer trainer(job, net, sgd_rule(), {.loss_scale = 8});
-    for (int step = 0; step < 10; ++step) trainer.step([&] { return loss_at(net, 0) * kNan; }, 8);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 3; ++step)
+      trainer.step([&] { return loss_at(net, step) * (step == 1 && job.rank() > 0 ? kNan : 1.0); }, 8);
   });
-  EXPECT_THAT(errors[0], HasSubstr("is infinite or not a number, in step 4"));
+  EXPECT_THAT(errors, Each(AnyOf(HasSubstr("from worker/1"), HasSubstr("from worker/2"),
+                                 HasSubstr("a gradient of several other hosts"))));
+}
+
+TEST(TrainerNan, WithAnOptimizerOfTorchsIsNamedToo) {
+  const auto errors = errors_of({2}, [](Job& job) {
+    Net net = net_of(job);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Trainer trainer(job, net, optimizer, {.accumulate = 2});
+    for (int batch = 0; batch < 6; ++batch) {
+      const bool broken = batch == 2 && job.rank() == 1;
+      trainer.step([&] { return loss_at(net, batch) + (broken ? kNan : 0.0) * net->fc2->bias.sum(); }, 8);
+    }
+  });
+  EXPECT_THAT(errors,
+              Each(AllOf(HasSubstr("the gradient of fc2.bias from worker/1"), HasSubstr("in step 2"))));
 }
 
 TEST(TrainerRefuses, AModuleWithoutParameters) {
@@ -377,10 +494,47 @@ TEST(TrainerRefuses, ToGoOnWithAModuleThatIsGone) {
   refused([&] { trainer.step([&] { return torch::ones({1}, torch::requires_grad()).sum(); }, 8); });
 }
 
-TEST(TrainerKeeps, AModuleThatAPointerOwns) {
+TEST(TrainerRefuses, AModuleThatItDoesNotKeepWhenItsPointersAreGone) {
   Job job(Config{});
   auto net = std::make_shared<NetImpl>();
+  const auto parameters = net->parameters();  // these live on
   Trainer trainer(job, *net, sgd_rule());
+  net.reset();
+  try {
+    trainer.step([] { return torch::ones({1}, torch::requires_grad()).sum(); }, 8);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the module that this Trainer trains has been destroyed"));
+  }
+}
+
+TEST(TrainerKeeps, AModuleOnTheStackWhoseTrainedPartIsReplaced) {
+  struct Tower : torch::nn::Module {
+    Tower() {
+      register_module("body", body);
+      register_module("head", head);
+      for (auto& parameter : body->parameters()) parameter.set_requires_grad(false);
+    }
+    torch::nn::Linear body{6, 8};
+    torch::nn::Linear head{8, 3};
+  };
+  Job job(Config{});
+  Tower net;
+  Trainer trainer(job, net, sgd_rule());
+  const auto step = [&] {
+    trainer.step([&] { return net.head(net.body(Batch(0, 8).x)).square().mean(); }, 8);
+  };
+  step();
+  net.head = net.replace_module("head", torch::nn::Linear(8, 3));
+  const auto before = net.head->weight.detach().clone();
+  step();
+  EXPECT_FALSE(before.equal(net.head->weight));
+}
+
+TEST(TrainerKeeps, AModuleThatItWasGivenAPointerTo) {
+  Job job(Config{});
+  auto net = std::make_shared<NetImpl>();
+  Trainer trainer(job, net, sgd_rule());
   const std::weak_ptr<NetImpl> watched = net;
   NetImpl& reference = *net;
   net.reset();
