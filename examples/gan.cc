@@ -65,9 +65,11 @@ int main(int argc, char** argv) {
     auto generator = make_generator();
     auto discriminator = make_discriminator();
     const muster::optim::Adam optimizer({.lr = lr, .betas = {0.5, 0.999}});
-    muster::Trainer discriminator_trainer(job, discriminator, optimizer);
-    muster::Trainer generator_trainer(
-        job, generator, optimizer, {.epochs = 1, .samples_per_epoch = int64_t{steps} * batch * job.size()});
+    const muster::TrainerOptions options = {.epochs = 1,
+                                            .samples_per_epoch = int64_t{steps} * batch * job.size(),
+                                            .schedule = muster::cosine_decay(muster::epochs(1))};
+    muster::Trainer discriminator_trainer(job, discriminator, optimizer, options);
+    muster::Trainer generator_trainer(job, generator, optimizer, options);
     generator_trainer.show_progress([&] {
       return fmt::format("discriminator {:.3f}  generator {:.3f}", discriminator_trainer.metrics().loss,
                          generator_trainer.metrics().loss);
