@@ -1,7 +1,6 @@
 #include "muster/trainer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <thread>
@@ -15,7 +14,10 @@
 #include "muster/embedding.h"
 #include "muster/job/job_context.h"
 #include "muster/optim/rules.h"
+#include "muster/train/evaluation.h"
 #include "muster/train/flat_model.h"
+#include "muster/train/kept_states.h"
+#include "muster/train/loss_scale.h"
 #include "muster/train/parameter_groups.h"
 #include "muster/train/precision.h"
 #include "muster/train/straggler.h"
@@ -30,52 +32,6 @@ using namespace detail;
 namespace {
 
 using Clock = Deadline::Clock;
-
-constexpr int64_t kStepsBeforeScaleGrows = 2000;
-
-/// The chief's buffers instead of this worker's own, which come back. Autograd is not told: an open graph
-/// finds them as they were.
-class BorrowedBuffers {
- public:
-  BorrowedBuffers(WorkerGroup& group, const std::vector<torch::Tensor>& buffers) {
-    for (const auto& buffer : buffers) {
-      buffers_.push_back(buffer.variable_data());
-      own_.push_back(buffer.detach().clone());
-    }
-    group.share_buffers_for_evaluation(buffers_);
-  }
-  ~BorrowedBuffers() {
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(own_[i]);
-  }
-  BorrowedBuffers(const BorrowedBuffers&) = delete;
-  BorrowedBuffers& operator=(const BorrowedBuffers&) = delete;
-
- private:
-  std::vector<torch::Tensor> buffers_;
-  std::vector<torch::Tensor> own_;
-};
-
-/// The module in evaluation mode; each of its parts is then as it was.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module& module)
-      : module_(module), was_training_(module.is_training()), parts_(module.modules(/*include_self=*/false)) {
-    for (const auto& part : parts_) modes_.push_back(part->is_training());
-    module_.eval();
-  }
-  ~EvaluationMode() {
-    module_.train(was_training_);
-    for (size_t i = 0; i < parts_.size(); ++i) parts_[i]->train(modes_[i]);  // a module stands before its own
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  torch::nn::Module& module_;
-  const bool was_training_;
-  const std::vector<std::shared_ptr<torch::nn::Module>> parts_;
-  std::vector<bool> modes_;
-};
 
 /// Whether it trains rows of tables on the servers, which are no parameters.
 bool has_embedding(torch::nn::Module& module) {
@@ -101,25 +57,12 @@ class Trainer::Impl {
         precision_(job_.config().precision, /*warn=*/job_.is_chief()),
         straggler_factor_(straggler_factor(job_.config().slow, job_.task())),
         memory_([this](size_t bytes) { return group_->allocate(bytes); }) {
-    if (options_.accumulate < 1)
-      raise<InvalidArgument>("TrainerOptions::accumulate is {}; it must be at least 1", options_.accumulate);
-    if (options_.clip_norm < 0)
-      raise<InvalidArgument>("TrainerOptions::clip_norm is {}; it must not be negative", options_.clip_norm);
-    if (options_.epochs < 0)
-      raise<InvalidArgument>("TrainerOptions::epochs is {}; it must not be negative", options_.epochs);
-    if (options_.samples_per_epoch < 0)
-      raise<InvalidArgument>("TrainerOptions::samples_per_epoch is {}; it must not be negative",
-                             options_.samples_per_epoch);
-    if (options_.max_steps < 0)
-      raise<InvalidArgument>("TrainerOptions::max_steps is {}; it must not be negative", options_.max_steps);
-    if (options_.loss_scale < 0)
-      raise<InvalidArgument>("TrainerOptions::loss_scale is {}; it must not be negative",
-                             options_.loss_scale);
+    check_options();
     if (optimizer != nullptr) take_optimizer(*optimizer);
     groups_.emplace(module_, options_.groups, rule_->lr());
     groups_->freeze();
     (void)learning_rate();  // a schedule says here what it misses
-    loss_scale_ = options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale();
+    loss_scale_ = LossScale(options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale());
     take_model();
   }
 
@@ -276,6 +219,19 @@ class Trainer::Impl {
   }
 
  private:
+  void check_options() const {
+    if (options_.accumulate < 1)
+      raise<InvalidArgument>("TrainerOptions::accumulate is {}; it must be at least 1", options_.accumulate);
+    const auto check = [](const char* name, auto value) {
+      if (value < 0) raise<InvalidArgument>("TrainerOptions::{} is {}; it must not be negative", name, value);
+    };
+    check("clip_norm", options_.clip_norm);
+    check("epochs", options_.epochs);
+    check("samples_per_epoch", options_.samples_per_epoch);
+    check("max_steps", options_.max_steps);
+    check("loss_scale", options_.loss_scale);
+  }
+
   void take_optimizer(torch::optim::Optimizer& optimizer) {
     if (group_->starts_with_strategy())
       throw InvalidArgument(
@@ -302,9 +258,8 @@ class Trainer::Impl {
   void check_module() const {
     if (is_watched_ ? watched_.expired() : model_->is_abandoned())
       throw InvalidArgument(
-          "the module that this Trainer trains has been destroyed: it must outlive the Trainer, or be owned "
-          "by "
-          "a module holder or a std::shared_ptr, which the Trainer keeps");
+          "the module that this Trainer trains has been destroyed: it must outlive the Trainer, which keeps "
+          "what it is given as a module holder or a std::shared_ptr");
   }
 
   // What broke a step is thrown by all that come later: the others have heard of it, or will.
@@ -379,7 +334,7 @@ class Trainer::Impl {
     std::string text =
         fmt::format("options {} max_steps={} accumulate={} clip_norm={} loss_scale={} precision={}\n",
                     optimizer_ ? optimizer_->describe() : rule_->to_string(), options_.max_steps,
-                    options_.accumulate, options_.clip_norm, loss_scale_, job_.config().precision);
+                    options_.accumulate, options_.clip_norm, loss_scale_.value(), job_.config().precision);
     text += fmt::format("options broadcast_buffers={} samples_per_epoch={} schedule={} on_nan={}\n",
                         options_.broadcast_buffers, options_.samples_per_epoch,
                         options_.schedule ? "given" : "none", job_.config().on_nan);
@@ -408,9 +363,8 @@ class Trainer::Impl {
     return fmt::format(
         "the parameter {} was changed in place while a Trainer trains it: the workers of a host share its "
         "memory, or servers hold it, so that the change is made several times or lost; make it in "
-        "Trainer::change_parameters(), or before the Trainer is made (torch::nn::Embedding does it itself "
-        "where "
-        "it has a max_norm)",
+        "Trainer::change_parameters(), or before the Trainer is made (a torch::nn::Embedding with max_norm "
+        "does it itself)",
         parameter.name);
   }
 
@@ -445,9 +399,8 @@ class Trainer::Impl {
     if (moved != nullptr && group_->starts_with_strategy())
       raise<InvalidArgument>(
           "the parameter {} was given other memory, as by torch::load, Module::to or set_data, while a "
-          "Trainer "
-          "trains it: parameter servers would go on with the old values; load before the Trainer is made, or "
-          "make it anew",
+          "Trainer trains it: parameter servers would go on with the old values; load before the Trainer is "
+          "made, or make it anew",
           moved->name);
     if (moved != nullptr && job_.is_chief())
       log_info("the parameter {} was given other memory: training goes on with the chief's values of all",
@@ -472,7 +425,8 @@ class Trainer::Impl {
     delivered_.assign(model_->size(), false);
     updates_before_.resize(model_->size());
     for (size_t i = 0; i < model_->size(); ++i) updates_before_[i] = strategy_->updates(i);
-    StepStart start = {.lr = learning_rate(), .gradient_scale = loss_scale_ > 0 ? 1 / loss_scale_ : 1};
+    StepStart start = {.lr = learning_rate(),
+                       .gradient_scale = loss_scale_.is_used() ? 1 / loss_scale_.value() : 1};
     if (batches_ > 0) {
       start.weight = unit_ > 0 && samples_ > 0
                          ? static_cast<double>(samples_) / batches_ / static_cast<double>(unit_)
@@ -494,8 +448,8 @@ class Trainer::Impl {
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
     delivering_ = round_begun_;  // nothing goes out of the passes that the function ran itself
-    if (loss_scale_ > 0) {
-      (loss * loss_scale_).backward();
+    if (loss_scale_.is_used()) {
+      (loss * loss_scale_.value()).backward();
     } else {
       loss.backward();
     }
@@ -564,14 +518,17 @@ class Trainer::Impl {
     metrics_.wait += result.wait;
     metrics_.update += result.update;
     exchanged_ = result.wait + result.update;
-    if (result.dropped == 0) adjust_loss_scale(result.applied);
+    if (result.dropped == 0) {
+      if (!result.applied) ++metrics_.skipped;
+      loss_scale_.adjust(result.applied);
+    }
     call(after_);
     return false;
   }
 
   // With a scale of the loss this is how it is found out that the scale is too large.
   void check_not_finite(const StepResult& result) const {
-    if (loss_scale_ > 1) return;
+    if (loss_scale_.can_shrink()) return;
     const std::string what =
         fmt::format("{} is infinite or not a number, in step {}", result.not_finite, steps_ + 1);
     if (job_.config().on_nan == "stop") raise<DataLoss>("{} (--on-nan skip would leave the step out)", what);
@@ -586,32 +543,20 @@ class Trainer::Impl {
     return samples_used_ - before;
   }
 
-  void adjust_loss_scale(bool applied) {
-    if (!applied) ++metrics_.skipped;
-    if (loss_scale_ == 0) return;
-    if (!applied) {
-      loss_scale_ = std::max(loss_scale_ / 2, 1.0);
-      steps_with_scale_ = 0;
-    } else if (++steps_with_scale_ == kStepsBeforeScaleGrows) {
-      loss_scale_ *= 2;
-      steps_with_scale_ = 0;
-    }
-  }
-
   // False when nobody has had a batch.
   bool make_strategy() {
     unit_ = group_->agree_on_unit(batches_, samples_);
-    auto made =
-        group_->make_strategy(*model_, {.rule = rule_,
-                                        .check_finite = loss_scale_ > 0 || job_.config().on_nan == "skip",
-                                        .clip_norm = options_.clip_norm,
-                                        .max_steps = options_.max_steps});
+    auto made = group_->make_strategy(
+        *model_, {.rule = rule_,
+                  .check_finite = loss_scale_.is_used() || job_.config().on_nan == "skip",
+                  .clip_norm = options_.clip_norm,
+                  .max_steps = options_.max_steps});
     if (!made) return false;
     if (!optimizer_) {
       model_->move_to(made->layout(), made->parameters(), made->initialises());
       model_->note_values_and_memory();
     }
-    give_state(*made);
+    states_.give(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
     job_.strategies().push_back(strategy_.get());
@@ -628,43 +573,12 @@ class Trainer::Impl {
     if (strategy_) {
       strategy_->begin({.changed = true});
       strategy_->finish(0);
-      take_state(*strategy_);
+      states_.take(*strategy_, rule_->states());
       if (!optimizer_) model_->move_back();
       std::erase(job_.strategies(), strategy_.get());
       before = std::move(strategy_);
     }
     take_model();
-  }
-
-  // What the update rule knows of a parameter; the states where this worker fills them.
-  struct State {
-    int64_t updates = 0;
-    std::vector<std::vector<std::byte>> values;
-  };
-
-  void take_state(Strategy& from) {
-    const ParameterLayout& layout = from.layout();
-    for (size_t i = 0; i < layout.size(); ++i) {
-      State state = {.updates = from.updates(i)};
-      for (size_t k = 0; k < rule_->states() && from.initialises(); ++k) {
-        const std::byte* begin = from.state(k) + layout.state_offset(i);
-        state.values.emplace_back(begin, begin + layout[i].count() * size_of(layout[i].state_dtype()));
-      }
-      states_[layout[i].to_string()] = std::move(state);
-    }
-  }
-
-  // What is left is of parameters that are frozen now.
-  void give_state(Strategy& to) {
-    const ParameterLayout& layout = to.layout();
-    for (size_t i = 0; i < layout.size(); ++i) {
-      const auto found = states_.extract(layout[i].to_string());
-      if (found.empty()) continue;
-      to.set_updates(i, found.mapped().updates);
-      const auto& values = found.mapped().values;
-      for (size_t k = 0; k < values.size(); ++k)
-        std::copy(values[k].begin(), values[k].end(), to.state(k) + layout.state_offset(i));
-    }
   }
 
   JobContext& job_;
@@ -681,8 +595,8 @@ class Trainer::Impl {
   std::optional<TorchOptimizer> optimizer_;  // the user's, where there is one
   std::optional<ParameterGroups> groups_;
   std::optional<FlatModel> model_;
-  std::unique_ptr<Strategy> strategy_;   // from the first step on
-  std::map<std::string, State> states_;  // of parameters that were trained before the model changed
+  std::unique_ptr<Strategy> strategy_;  // from the first step on
+  KeptStates states_;                   // of parameters that were trained before the model changed
   std::vector<std::function<void()>> before_;
   std::vector<std::function<void()>> after_;
 
@@ -692,8 +606,7 @@ class Trainer::Impl {
   std::function<std::string()> progress_text_;
   double staleness_ = 0;  // summed up
   int64_t unit_ = 0;      // samples of the largest first batch: what weights are relative to
-  double loss_scale_ = 0;
-  int64_t steps_with_scale_ = 0;
+  LossScale loss_scale_;
   Metrics metrics_;
   std::exception_ptr error_;  // that ended training
   bool is_running_ = false;   // a step, and no hook of it

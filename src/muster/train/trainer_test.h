@@ -41,6 +41,13 @@ struct Setup {
   std::function<void(Config&)> configure;  ///< other settings
 };
 
+/// Two workers and a server.
+inline Setup with_server(const std::string& strategy) {
+  return {.workers = 2, .servers = 1, .configure = [=](Config& config) { config.strategy = strategy; }};
+}
+
+inline const std::vector<std::string> kServerStrategies = {"ps-sync", "ps-async", "ps-ssp", "ps-local"};
+
 inline void PrintTo(const Setup& setup, std::ostream* out) {
   *out << setup.workers << " workers, shared memory " << (setup.shared_memory ? "on" : "off");
 }
@@ -132,6 +139,11 @@ struct Batch {
 
 inline Tensor loss_of(Net& net, const Batch& batch) {
   return torch::mse_loss(net(batch.x), batch.y);
+}
+
+/// All workers have the same batch: so their average is what one alone computes.
+inline Tensor loss_at(Net& net, int step) {
+  return loss_of(net, {8 * step, 8 * step + 8});
 }
 
 /// Gives all parameters values that depend on the seed only.
