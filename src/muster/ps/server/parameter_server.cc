@@ -111,15 +111,20 @@ class ParameterServer::Impl {
 
   void work() {
     if (is_leader()) reach_followers();
-    for (;;) {
-      wait_until(
-          doorbell_, spin_policy_, [this] { return stopping_.load() || has_work(); },
-          [this] { check_links(); });
-      check();
-      take_events();
-      take_requests();
-      run_actions();
-      report_progress();
+    try {
+      for (;;) {
+        wait_until(
+            doorbell_, spin_policy_, [this] { return stopping_.load() || has_work(); },
+            [this] { check_links(); });
+        check();
+        take_events();
+        take_requests();
+        run_actions();
+        report_progress();
+      }
+    } catch (const Error&) {
+      report_progress(/*now=*/true);  // the last report may be old
+      throw;
     }
   }
 
@@ -395,16 +400,17 @@ class ParameterServer::Impl {
     wait_until(doorbell_, spin_policy_, waits_enough, [] {});
   }
 
-  void report_progress() {
+  void report_progress(bool now = false) {
     if (is_leader()) step_ = policy_->step();
     const MutexLock lock(mutex_);
     progress_.step = step_;
     progress_.version = version_;
     progress_.over = is_over();
-    if (const auto now = Clock::now(); policy_ && (entered_.size() != reported_ || now > next_report_)) {
+    const auto time = Clock::now();
+    if (policy_ && (now || entered_.size() != reported_ || time > next_report_)) {
       progress_.report = policy_->report();
       reported_ = entered_.size();
-      next_report_ = now + kReports;
+      next_report_ = time + kReports;
     }
   }
 

@@ -215,5 +215,28 @@ TEST_P(ParameterServers, HalfPrecisionTravelsAndFullPrecisionIsKept) {
   EXPECT_EQ(worker.value(), 1 - 8.0F / 1024);
 }
 
+TEST(AGradientThatIsNotANumber, IsNamedWithItsWorkerAndTheReportCountsAllBeforeIt) {
+  const testing::Setup setup = {.servers = 1, .shared = true};
+  ModelSpec spec = spec_of(setup, {.workers = 2}, plain_sgd());
+  spec.stop_at_nan = true;
+  ServerGroup servers(setup, spec);
+  auto options = servers.client_options(0);
+  options.server_wait = 100ms;  // the server does not come back
+  Worker worker(std::move(options));
+  worker.initialise(0);
+  worker.enter();
+  for (int i = 0; i < 20; ++i) worker.push(1);
+  std::thread last([&] {
+    EXPECT_THROW(worker.push(std::numeric_limits<float>::quiet_NaN()), PeerLost);  // when the server is gone
+  });
+  const auto limit = Deadline::after(100s);
+  while (servers[0].progress().error.empty() && !limit.expired()) std::this_thread::yield();
+  EXPECT_THAT(servers[0].progress().error,
+              ::testing::HasSubstr("from worker/0 is infinite or not a number, in update 21"));
+  EXPECT_THAT(servers[0].progress().report, ::testing::HasSubstr("worker 0: 21 applied"));
+  servers.pointer(0).reset();
+  last.join();
+}
+
 }  // namespace
 }  // namespace muster::detail
