@@ -36,7 +36,9 @@ NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), 
                                                            .tasks = options_.spec.tasks(),
                                                            .heartbeat_timeout = config_.heartbeat_timeout,
                                                            .failure_policy = options_.failure_policy,
-                                                           .restarts = options_.restarts});
+                                                           .restarts = options_.restarts,
+                                                           .stall_warning = config_.stall_warning,
+                                                           .wait_timeout = config_.collective_timeout});
     address.port = coordinator_->address().port;
   }
   config_.coordinator = address.to_string();

@@ -27,7 +27,8 @@ class Coordinator::Impl {
                 .tasks = options.tasks,
                 .heartbeat_timeout = options.heartbeat_timeout,
                 .failure_policy = options.failure_policy,
-                .restarts = options.restarts},
+                .restarts = options.restarts,
+                .waits = {.stall_warning = options.stall_warning, .timeout = options.wait_timeout}},
                {.send = [this](Id id,
                                proto::FromCoordinator message) { streams_->send(id, std::move(message)); },
                 .close = [this](Id id) { streams_->close(id); }}) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The coordinator of a job, where its tasks find each other. It knows who has entered, keeps small values and
-// barriers, notices who has failed, and carries an abort to everyone. `muster run` hosts it; under other
+// barriers, notices who has failed and who holds up whom, and carries an abort to everyone. `muster run` hosts it; under other
 // launchers the chief does.
 //
 //   Coordinator coordinator({.listen = {{"127.0.0.1", 0}},
@@ -51,6 +51,9 @@ class Coordinator {
     /// Under kGoOn: launchers start tasks again. A worker whose process died may come back, so the job
     /// neither finishes nor is aborted without it, until its launcher says (Member::exited) that it will not.
     bool restarts = false;
+
+    std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};  ///< when a wait is worth a warning
+    std::chrono::milliseconds wait_timeout{std::chrono::minutes(10)};   ///< and when it ends the job
   };
 
   /// Listens. Throws SystemError that names the addresses when none is free.

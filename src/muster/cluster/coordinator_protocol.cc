@@ -35,6 +35,27 @@ TaskInfo from_proto(const proto::TaskInfo& info) {
           .incarnation = info.incarnation()};
 }
 
+proto::Wait to_proto(const Wait& wait) {
+  proto::Wait result;
+  result.set_id(wait.id);
+  result.set_of(wait.of);
+  result.set_inside(wait.inside);
+  result.set_what(wait.wait_for.what);
+  for (const auto& task : wait.wait_for.tasks) result.add_tasks(task);
+  result.set_enough(wait.wait_for.enough);
+  result.set_detail(wait.wait_for.detail);
+  result.set_meeting(wait.wait_for.meeting);
+  result.set_barrier(wait.wait_for.barrier);
+  result.set_key(wait.wait_for.key);
+  result.set_subject(wait.wait_for.subject);
+  result.set_limit(static_cast<proto::Wait::Limit>(wait.wait_for.limit));
+  result.set_main(wait.main);
+  result.set_looks(wait.looks);
+  result.set_age_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() - wait.since).count());
+  return result;
+}
+
 std::string challenge_text(const char* role, const proto::Hello& hello,
                            const std::string& coordinator_nonce) {
   return fmt::format("muster/{}/{}/{}/{}/{}", role, hello.job_id(),

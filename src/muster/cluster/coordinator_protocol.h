@@ -6,18 +6,20 @@
 
 #include <string>
 
+#include "muster/base/wait_registry.h"
 #include "muster/cluster/coordinator.pb.h"
 #include "muster/cluster/task_info.h"
 
 namespace muster::detail {
 
 /// Changes whenever two builds could not understand each other.
-constexpr int kProtocolVersion = 3;
+constexpr int kProtocolVersion = 4;
 
 proto::Task to_proto(const TaskName& name);
 TaskName from_proto(const proto::Task& task);
 proto::TaskInfo to_proto(const TaskInfo& info);
 TaskInfo from_proto(const proto::TaskInfo& info);
+proto::Wait to_proto(const Wait& wait);
 
 /// What `role` ("member" or "coordinator") proves the secret over: job, task and both nonces. The role keeps
 /// one side's proof from serving as the other's.

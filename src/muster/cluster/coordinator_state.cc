@@ -32,7 +32,10 @@ proto::FromCoordinator abort_message(const CoordinatorState::AbortRecord& record
 }  // namespace
 
 CoordinatorState::CoordinatorState(Options options, Actions actions)
-    : options_(std::move(options)), secret_(options_.secret), actions_(std::move(actions)) {
+    : options_(std::move(options)),
+      secret_(options_.secret),
+      actions_(std::move(actions)),
+      wait_watch_(options_.waits) {
   for (const auto& [job, indices] : options_.tasks) {
     for (const int index : indices) tasks_[TaskName::of(job, index)].expected = true;
   }
@@ -63,6 +66,7 @@ void CoordinatorState::received(StreamId id, const proto::FromMember& message, T
   }
   switch (message.what_case()) {
     case proto::FromMember::kHeartbeat: {
+      wait_watch_.heard(stream.self.task.short_name(), message.heartbeat());
       proto::FromCoordinator answer;
       answer.mutable_heartbeat();
       return actions_.send(id, std::move(answer));
@@ -71,6 +75,10 @@ void CoordinatorState::received(StreamId id, const proto::FromMember& message, T
       return on_request(id, message.request(), now);
     case proto::FromMember::kAbort:
       return abort(fmt::format("{}: {}", stream.self.describe(), message.abort().reason()), stream.self.task);
+    case proto::FromMember::kAway:
+      return on_away(id, message.away().request());
+    case proto::FromMember::kReturned:
+      return on_returned(id, message.returned().request());
     case proto::FromMember::kLeave:
       return on_leave(id, stream);
     default:
@@ -162,11 +170,13 @@ void CoordinatorState::admit(StreamId id, Stream& stream) {
     tell_of_failure(state.info);
   }
   const bool again = state.status != TaskStatus::kAbsent;
+  for (auto& [name, arrivals] : arrivals_) arrivals.erase(stream.self.task);
   state.status = TaskStatus::kEntered;
   state.stream = id;
   state.info = stream.self;
   state.ended.clear();
   stream.status = StreamStatus::kMember;
+  wait_watch_.forget(stream.self.task.short_name());
   if (again) {
     log_warning("{} entered again as incarnation {}", stream.self.describe(), stream.self.incarnation);
   } else {
@@ -267,6 +277,7 @@ void CoordinatorState::on_leave(StreamId id, Stream& stream) {
 
 void CoordinatorState::drop_requests_of(StreamId id) {
   std::erase_if(pending_, [id](const Pending& pending) { return pending.stream == id; });
+  on_returned(id, std::nullopt);
 }
 
 void CoordinatorState::disconnected(StreamId id, Time now) {
@@ -289,6 +300,7 @@ void CoordinatorState::abort(AbortRecord record) {
   aborted_ = std::move(record);
   log_error("the job is aborted: {}", aborted_->reason);
   pending_.clear();  // the abort answers them all
+  releases_.clear();
   broadcast(abort_message(*aborted_));
 }
 
@@ -329,11 +341,16 @@ void CoordinatorState::tick(Time now) {
   for (const auto& pending : pending_) {
     if (pending.deadline && now >= *pending.deadline) expired.push_back(pending);
   }
-  for (const auto& pending : expired)
+  for (const auto& pending : expired) {
     reply(pending, proto::Reply::DEADLINE_EXCEEDED, what_is_missing(pending, now));
+    // It has not been there: it may come again.
+    if (pending.request.has_barrier())
+      --arrivals_[pending.request.barrier().name()][streams_.at(pending.stream).self.task];
+  }
   std::erase_if(pending_,
                 [now](const Pending& pending) { return pending.deadline && now >= *pending.deadline; });
 
+  watch_waits(now);
   const bool somebody_waits = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& task) {
     return task.second.expected && task.second.status == TaskStatus::kEntered;
   });

@@ -26,6 +26,7 @@
 #include "muster/cluster/coordinator.pb.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/task_info.h"
+#include "muster/cluster/wait_watch.h"
 #include "muster/deadline.h"
 #include "muster/net/secret.h"
 
@@ -43,6 +44,7 @@ class CoordinatorState {
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
     FailurePolicy failure_policy = FailurePolicy::kAbort;
     bool restarts = false;
+    WaitWatch::Options waits = {};
   };
 
   struct Actions {
@@ -101,6 +103,14 @@ class CoordinatorState {
     proto::Request request;
     Time started;
     std::optional<Time> deadline;
+    uint64_t generation = 0;  ///< of a barrier: how often its task has come to it
+    bool away = false;        ///< those who count on its task elsewhere may have been told not to
+  };
+
+  /// Answers that go out together, once all tasks among them that are away have returned.
+  struct Release {
+    std::vector<std::pair<StreamId, proto::FromCoordinator>> answers;
+    std::set<std::pair<StreamId, uint64_t>> awaited;  ///< streams and their requests
   };
 
   void on_hello(StreamId id, Stream& stream, const proto::Hello& hello);
@@ -134,8 +144,34 @@ class CoordinatorState {
   void check_finished();
   void reply(const Pending& pending, proto::Reply::Code code, const std::string& message,
              const std::string& value = "", const std::vector<std::string>& values = {});
+  static void add_reply(Release& release, const Pending& pending, proto::Reply::Code code,
+                        const std::string& message, const std::string& value = "",
+                        const std::vector<std::string>& values = {});
+  void send(Release release);
+  void on_away(StreamId id, uint64_t request);
+  void on_returned(StreamId id, std::optional<uint64_t> request);
+  void send_complete_releases();
   std::string what_is_missing(const Pending& pending, Time now) const;
-  std::vector<TaskName> participants(const proto::Barrier& barrier) const;
+  /// The requests by which tasks wait in the same barrier; they are not this one's.
+  struct Meeting {
+    const Pending* any = nullptr;
+    std::map<StreamId, const Pending*> here;
+
+    /// The task's; null when it is not here.
+    const Pending* of(const TaskState& task) const {
+      const auto found = task.status == TaskStatus::kEntered ? here.find(task.stream) : here.end();
+      return found == here.end() ? nullptr : found->second;
+    }
+  };
+  Meeting meeting_of(const Pending& pending) const;
+  bool is_same_meeting(const Pending& one, const Pending& other) const;
+  std::vector<TaskName> participants(const Meeting& meeting) const;
+  std::vector<TaskName> absent_from(const Pending& pending) const;
+  bool goes_on_without(const TaskName& task) const;
+  void watch_waits(Time now);
+  WaitWatch::View view_of_waits() const;
+  const Pending* pending_of(const std::string& task,
+                            const std::function<bool(const proto::Request&)>& is) const;
   std::string challenge_of(const Stream& stream, const char* role) const;
   void broadcast(const proto::FromCoordinator& message);
   std::string entered_count() const;
@@ -147,6 +183,9 @@ class CoordinatorState {
   std::map<TaskName, TaskState> tasks_;
   std::map<std::string, std::string> values_;
   std::vector<Pending> pending_;
+  std::vector<Release> releases_;
+  /// How often each task, in its present incarnation, has come to the barrier of a name.
+  std::map<std::string, std::map<TaskName, uint64_t>> arrivals_;
   std::optional<AbortRecord> aborted_;
   bool assembled_ = false;
   bool finished_ = false;
@@ -154,6 +193,8 @@ class CoordinatorState {
   std::optional<Time> last_reminder_;
   Time now_;  // as the last message or tick had it
   LogLimit refusals_;
+  WaitWatch wait_watch_;
+  std::optional<Time> last_look_;  // at the waits
 };
 
 }  // namespace muster::detail

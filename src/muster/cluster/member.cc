@@ -29,6 +29,8 @@ constexpr auto kFirstAnswerTimeout = 3s;
 // The coordinator answers a request at its deadline, with what was missing; only if it is silent too, we
 // speak for it.
 constexpr auto kReplyGrace = 1s;
+// A wait that is longer is worth telling those who count on this task elsewhere.
+constexpr auto kAwayAfter = 50ms;
 // How long a member that aborts the job waits to hear it from the coordinator, which may have died.
 constexpr auto kAbortEcho = 5s;
 
@@ -103,21 +105,23 @@ class Member::Impl {
     return finished_;
   }
 
-  proto::Reply request(proto::Request request, Deadline deadline, const std::string& what) {
+  proto::Reply request(proto::Request request, Deadline deadline, const std::string& what,
+                       const Absence* absence = nullptr) {
     MutexLock lock(mutex_);
     throw_if_ended();
     const uint64_t id = ++last_request_;
     request.set_id(id);
     request.set_timeout_ms(timeout_ms(deadline));
-    auto& pending = replies_[id];
+    PendingReply& pending = replies_[id];
     proto::FromMember message;
     *message.mutable_request() = std::move(request);
     send(std::move(message));
     const Deadline reply_deadline =
         deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + kReplyGrace);
     try {
+      if (absence != nullptr) wait_away(lock, id, pending, reply_deadline, *absence);
       wait(
-          lock, reply_deadline, [&pending] { return pending.has_value(); },
+          lock, reply_deadline, [&pending] { return pending.reply.has_value(); },
           [&] {
             mutex_.assert_held();
             return fmt::format("{}: the coordinator at {} did not answer in time", what,
@@ -127,7 +131,7 @@ class Member::Impl {
       replies_.erase(id);
       throw;
     }
-    proto::Reply reply = std::move(*pending);
+    proto::Reply reply = std::move(*pending.reply);
     replies_.erase(id);
     switch (reply.code()) {
       case proto::Reply::OK:
@@ -170,6 +174,48 @@ class Member::Impl {
 
  private:
   enum class Status { kHandshake, kMember, kRefused };
+  struct PendingReply {
+    bool granted = false;  // this task may be away
+    bool returns = false;  // and is to return
+    std::optional<proto::Reply> reply;
+  };
+
+  // Waits for the reply with those told who count on this task. Returns early at the deadline.
+  void wait_away(MutexLock& lock, uint64_t id, PendingReply& pending, Deadline deadline,
+                 const Absence& absence) MUSTER_REQUIRES(mutex_) {
+    const auto patience = Deadline::after(kAwayAfter);
+    bool asked = false;
+    bool away = false;
+    while (!pending.reply && !deadline.expired()) {
+      throw_if_ended();
+      if (!asked && patience.expired()) {
+        asked = true;
+        proto::FromMember message;
+        message.mutable_away()->set_request(id);
+        send(std::move(message));
+      }
+      if (std::exchange(pending.granted, false)) {
+        away = true;
+        lock.unlock();
+        absence.away();
+        lock.lock();
+      } else if (std::exchange(pending.returns, false)) {
+        away = false;
+        lock.unlock();
+        absence.back();
+        lock.lock();
+        proto::FromMember message;
+        message.mutable_returned()->set_request(id);
+        send(std::move(message));
+      } else {
+        changed_.wait_until(lock, (asked ? deadline : deadline.earlier(patience)).time_point());
+      }
+    }
+    if (!away) return;
+    lock.unlock();
+    absence.back();
+    lock.lock();
+  }
 
   void enter(Deadline deadline) {
     auto pause = 50ms;
@@ -312,7 +358,15 @@ class Member::Impl {
         break;
       case proto::FromCoordinator::kReply:
         if (const auto pending = replies_.find(message.reply().id()); pending != replies_.end())
-          pending->second = message.reply();
+          pending->second.reply = message.reply();
+        break;
+      case proto::FromCoordinator::kAwayGranted:
+        if (const auto pending = replies_.find(message.away_granted().request()); pending != replies_.end())
+          pending->second.granted = true;
+        break;
+      case proto::FromCoordinator::kReturnNow:
+        if (const auto pending = replies_.find(message.return_now().request()); pending != replies_.end())
+          pending->second.returns = true;
         break;
       case proto::FromCoordinator::kAbort:
         if (!error_ && message.abort().died()) died_ = from_proto(message.abort().by());
@@ -357,6 +411,14 @@ class Member::Impl {
     }
   }
 
+  proto::Heartbeat make_heartbeat() const {
+    proto::Heartbeat heartbeat;
+    if (options_.waits == nullptr) return heartbeat;
+    for (const auto& wait : options_.waits->waits()) *heartbeat.add_waits() = to_proto(wait);
+    heartbeat.set_doing(options_.waits->doing());
+    return heartbeat;
+  }
+
   // Sends heartbeats, watches those of the coordinator, and reports tasks that have failed, and once the
   // end of the membership.
   void run_heartbeat() {
@@ -375,7 +437,7 @@ class Member::Impl {
                                     format_seconds(now - last_heard_)));
         } else {
           proto::FromMember message;
-          message.mutable_heartbeat();
+          *message.mutable_heartbeat() = make_heartbeat();
           send(std::move(message));
         }
         next = now + interval;
@@ -424,7 +486,7 @@ class Member::Impl {
   std::chrono::milliseconds heartbeat_timeout_ MUSTER_GUARDED_BY(mutex_){10000};
   Deadline::Clock::time_point last_heard_ MUSTER_GUARDED_BY(mutex_);
   KnownTasks tasks_ MUSTER_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::optional<proto::Reply>> replies_ MUSTER_GUARDED_BY(mutex_);  // empty while pending
+  std::map<uint64_t, PendingReply> replies_ MUSTER_GUARDED_BY(mutex_);
   uint64_t last_request_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::optional<std::exception_ptr> error_ MUSTER_GUARDED_BY(mutex_);  // what ended the membership
   std::string error_text_ MUSTER_GUARDED_BY(mutex_);
@@ -457,10 +519,10 @@ void Member::put(const std::string& key, const std::string& value, Deadline dead
   impl_->request(std::move(request), deadline, fmt::format("put of '{}'", key));
 }
 
-std::string Member::get(const std::string& key, Deadline deadline) {
+std::string Member::get(const std::string& key, Deadline deadline, const Absence* absence) {
   proto::Request request;
   request.mutable_get()->set_key(key);
-  return impl_->request(std::move(request), deadline, fmt::format("get of '{}'", key)).value();
+  return impl_->request(std::move(request), deadline, fmt::format("get of '{}'", key), absence).value();
 }
 
 void Member::barrier(const std::string& name, Deadline deadline, const std::string& job) {
@@ -468,12 +530,12 @@ void Member::barrier(const std::string& name, Deadline deadline, const std::stri
 }
 
 std::vector<std::string> Member::gather(const std::string& name, const std::string& value, Deadline deadline,
-                                        const std::string& job) {
+                                        const std::string& job, const Absence* absence) {
   proto::Request request;
   request.mutable_barrier()->set_name(name);
   request.mutable_barrier()->set_job(job);
   request.mutable_barrier()->set_value(value);
-  const auto reply = impl_->request(std::move(request), deadline, fmt::format("barrier '{}'", name));
+  const auto reply = impl_->request(std::move(request), deadline, fmt::format("barrier '{}'", name), absence);
   return {reply.values().begin(), reply.values().end()};
 }
 

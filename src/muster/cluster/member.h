@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/wait_registry.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/task_info.h"
 #include "muster/deadline.h"
@@ -46,6 +47,7 @@ class Member {
     std::string address;    ///< where this task can be reached, for the others
     bool observer = false;  ///< not part of the cluster: launchers, evaluators
     int incarnation = 0;
+    WaitRegistry* waits = nullptr;  ///< what this task waits for, which heartbeats tell; outlives the Member
     /// Called once, from a thread of the Member's, when the membership ends other than by leave(). May be
     /// empty.
     std::function<void(const Ended& ended)> on_ended;
@@ -69,8 +71,16 @@ class Member {
 
   void put(const std::string& key, const std::string& value, Deadline deadline);
 
+  /// For a task on which others count elsewhere, while it waits here. Both are called by the thread that waits:
+  /// away() when the wait lasts, and then back() before anybody goes on for whom the same wait has ended. May
+  /// throw.
+  struct Absence {
+    std::function<void()> away;
+    std::function<void()> back;
+  };
+
   /// Waits until somebody has put `key`; gives what was put last.
-  std::string get(const std::string& key, Deadline deadline);
+  std::string get(const std::string& key, Deadline deadline, const Absence* absence = nullptr);
 
   /// Waits until all tasks of `job` (empty: of the cluster) are in the barrier of this name; in a job that
   /// goes on without workers that have failed, all that are there. The name can be used again afterwards.
@@ -78,7 +88,7 @@ class Member {
 
   /// The same, and gives what each of the tasks brought, in the order of their names.
   std::vector<std::string> gather(const std::string& name, const std::string& value, Deadline deadline,
-                                  const std::string& job = "");
+                                  const std::string& job = "", const Absence* absence = nullptr);
 
   /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or is gone.
   void abort(const std::string& reason);

@@ -11,7 +11,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "muster/base/wait_registry.h"
 #include "muster/collective/engine.h"
 #include "muster/collective/operation.h"
 #include "muster/collective/rendezvous.h"
@@ -34,6 +36,8 @@ struct Communicator::Options {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  ///< of an operation without a deadline
   std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};
   std::chrono::milliseconds rendezvous_timeout{std::chrono::minutes(1)};
+  detail::WaitRegistry* waits = nullptr;  ///< where ranks that are waited for are told of; outlives it
+  std::vector<std::string> tasks;         ///< the name of each rank's task there
   std::string host_identity;  ///< empty: this host's; tests put ranks of one machine on several "hosts"
   size_t arena_capacity = 0;  ///< 0: as much as the machine has memory
   size_t segment = 0;         ///< bytes that move at once; 0: as measured. Tests shrink it

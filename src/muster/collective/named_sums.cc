@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "muster/base/error.h"
 #include "muster/collective/gather_texts.h"
 
 namespace muster::detail {
@@ -23,6 +24,8 @@ std::map<std::string, double> add_packed(const std::vector<std::string>& packed)
     for (size_t at = 0; at < text.size();) {
       const size_t end = text.find('\0', at);
       double value = 0;
+      if (end == std::string::npos || text.size() - end - 1 < sizeof(value))
+        throw InvalidArgument("a worker brought something else than sums");
       memcpy(&value, text.data() + end + 1, sizeof(value));
       sums[text.substr(at, end - at)] += value;
       at = end + 1 + sizeof(value);
@@ -31,8 +34,9 @@ std::map<std::string, double> add_packed(const std::vector<std::string>& packed)
   return sums;
 }
 
-std::map<std::string, double> add_up(Communicator& communicator, const std::map<std::string, double>& mine) {
-  return add_packed(gather_texts(communicator, pack_sums(mine)));
+std::map<std::string, double> add_up(Communicator& communicator, const std::string& call,
+                                     const std::map<std::string, double>& mine) {
+  return add_packed(gather_texts(communicator, call, pack_sums(mine)));
 }
 
 }  // namespace muster::detail

@@ -37,6 +37,10 @@ void check_size(const std::string& name, size_t bytes) {
                            name, format_bytes(bytes), format_bytes(kLargestValue));
 }
 
+WaitLimit limit_of(const std::optional<std::chrono::milliseconds>& limit) {
+  return limit ? WaitLimit::kChosen : WaitLimit::kNone;
+}
+
 std::string server_key(int server) {
   return fmt::format("muster/server/{}", server);
 }
@@ -57,6 +61,7 @@ JobContext::JobContext(Config config) : config_(std::move(config)), identity_(fi
     return;
   }
   if (identity_.hosts_coordinator) host_coordinator();
+  waits_.set_doing_otherwise([this] { return last_collective(); });
   enter();
 }
 
@@ -96,7 +101,9 @@ void JobContext::host_coordinator() {
       .secret = secret_of(config_, identity_),
       .tasks = identity_.tasks,
       .heartbeat_timeout = config_.heartbeat_timeout,
-      .failure_policy = config_.strategy.starts_with("ps-") ? FailurePolicy::kGoOn : FailurePolicy::kAbort});
+      .failure_policy = config_.strategy.starts_with("ps-") ? FailurePolicy::kGoOn : FailurePolicy::kAbort,
+      .stall_warning = config_.stall_warning,
+      .wait_timeout = config_.collective_timeout});
 }
 
 void JobContext::enter() {
@@ -124,15 +131,40 @@ void JobContext::enter() {
                       .address = address,
                       .observer = identity_.is_observer(),
                       .incarnation = config_.restart_count,
+                      .waits = &waits_,
                       .on_ended = [this](const Member::Ended& ended) { on_ended(ended); },
                       .on_task_failed = [this](const TaskInfo& task) { report_failed_task(task); }},
       deadline);
   tasks_ = member_->wait_assembled(deadline);
 }
 
+// Other workers must not wait for this one's gradients while it waits for them here.
+template <typename Wait>
+auto JobContext::wait_away(const Wait& wait) {
+  if (!waits_.is_main() || models_.empty()) return wait(nullptr);
+  const Member::Absence absence = {.away =
+                                       [this] {
+                                         for (auto* model : models_) model->away();
+                                       },
+                                   .back =
+                                       [this] {
+                                         for (auto* model : models_) model->back();
+                                       }};
+  auto result = wait(&absence);
+  for (auto* model : models_) model->go_on();
+  return result;
+}
+
 void JobContext::barrier(const std::string& name, const std::string& job,
                          std::optional<std::chrono::milliseconds> limit) {
-  if (member_) member_->barrier(name, deadline_of(limit), job);
+  if (!member_) return;
+  ScopedWait wait(&waits_, [&] {
+    return WaitFor{.what = fmt::format("barrier '{}'", name), .barrier = name, .limit = limit_of(limit)};
+  });
+  wait.show();
+  wait_away([&](const Member::Absence* absence) {
+    return member_->gather(name, "", deadline_of(limit), job, absence);
+  });
 }
 
 void JobContext::put(const std::string& key, const std::string& value) {
@@ -144,8 +176,19 @@ void JobContext::put(const std::string& key, const std::string& value) {
   }
 }
 
-std::string JobContext::get(const std::string& key, std::optional<std::chrono::milliseconds> limit) {
-  if (member_) return member_->get(key, deadline_of(limit));
+std::string JobContext::get(const std::string& key, std::optional<std::chrono::milliseconds> limit,
+                            const std::string& from) {
+  if (member_) {
+    ScopedWait wait(&waits_, [&] {
+      return WaitFor{.what = fmt::format("get of '{}'", key),
+                     .tasks = from.empty() ? std::vector<std::string>{} : std::vector{from},
+                     .key = key,
+                     .limit = limit_of(limit)};
+    });
+    wait.show();
+    return wait_away(
+        [&](const Member::Absence* absence) { return member_->get(key, deadline_of(limit), absence); });
+  }
   const auto found = values_.find(key);
   if (found == values_.end())
     raise<DeadlineExceeded>("nobody put the key '{}', and in a job of one task nobody else will", key);
@@ -159,20 +202,42 @@ void JobContext::put_long(const std::string& key, const std::string& value) {
   put(key + "/size", std::to_string(value.size()));
 }
 
-std::string JobContext::get_long(const std::string& key, std::optional<std::chrono::milliseconds> limit) {
-  const auto size = static_cast<size_t>(*parse_integer(get(key + "/size", limit)));
+std::string JobContext::get_long(const std::string& key, std::optional<std::chrono::milliseconds> limit,
+                                 const std::string& from) {
+  const auto size = static_cast<size_t>(*parse_integer(get(key + "/size", limit, from)));
   std::string value;
   for (size_t at = 0; at < size; at += kPiece) value += get(fmt::format("{}/{}", key, at));
   return value;
 }
 
+// Whoever serves waits for nothing else, whichever thread calls this.
 void JobContext::wait_for_workers() {
-  if (member_) member_->wait_finished(Deadline::never());
+  if (!member_) return;
+  ScopedWait wait(&waits_, [this] {
+    return WaitFor{.what = "the end of the workers", .tasks = worker_names(), .limit = WaitLimit::kForever};
+  });
+  wait.set_main();
+  wait.show();
+  member_->wait_finished(Deadline::never());
+}
+
+std::vector<std::string> JobContext::worker_names() const {
+  std::vector<std::string> names;
+  for (const auto& task : tasks_) {
+    if (task.task.job == "worker") names.push_back(task.task.short_name());
+  }
+  return names;
 }
 
 std::vector<std::string> JobContext::gather(const std::string& name, const std::string& value) {
   check_size(name, value.size() * static_cast<size_t>(workers()));
-  return member_ ? member_->gather(name, value, Deadline::never(), "worker") : std::vector{value};
+  if (!member_) return {value};
+  ScopedWait wait(&waits_,
+                  [&] { return WaitFor{.what = fmt::format("gather '{}'", name), .barrier = name}; });
+  wait.show();
+  return wait_away([&](const Member::Absence* absence) {
+    return member_->gather(name, value, Deadline::never(), "worker", absence);
+  });
 }
 
 int JobContext::rank() const {
@@ -200,6 +265,13 @@ void JobContext::announce_server() {
 
 ServerAddress JobContext::find_server(int server, Deadline deadline) {
   if (!member_) raise<InvalidArgument>("a program alone has no parameter servers: start it with muster run");
+  ScopedWait wait(&waits_, [&] {
+    return WaitFor{.what = fmt::format("looking for ps/{}", server),
+                   .tasks = {fmt::format("ps/{}", server)},
+                   .key = server_key(server),
+                   .limit = WaitLimit::kOwn};
+  });
+  wait.show();
   const auto words = split(member_->get(server_key(server), deadline), '\n');
   MUSTER_CHECK(words.size() == 3);
   const bool here = config_.shared_memory && words[2] == Host::local().identity;
@@ -223,6 +295,7 @@ TableClient& JobContext::tables() {
                                                              .incarnation = config_.restart_count,
                                                              .timeout = config_.collective_timeout,
                                                              .server_wait = config_.server_wait,
+                                                             .waits = &waits_,
                                                              .check = [this] { check(); }});
   return *tables_;
 }
@@ -242,6 +315,7 @@ void JobContext::report_failed_task(const TaskInfo& task) {
 }
 
 void JobContext::check() {
+  look_at_wait();
   const MutexLock lock(mutex_);
   if (ended_) throw Aborted(*ended_);
 }
@@ -274,11 +348,24 @@ Communicator& JobContext::communicator() {
                                    .sockets = config_.sockets,
                                    .timeout = config_.collective_timeout,
                                    .stall_warning = config_.stall_warning,
-                                   .rendezvous_timeout = config_.join_timeout};
+                                   .rendezvous_timeout = config_.join_timeout,
+                                   .waits = &waits_,
+                                   .tasks = worker_names()};
   if (config_.wire != "same") options.wire_dtype = parse_dtype(config_.wire);
   if (member_) {
     options.rendezvous = [this](const std::string& mine, Deadline deadline) {
-      return member_->gather("muster/rendezvous of workers", mine, deadline, "worker");
+      const std::string name = "muster/rendezvous of workers";
+      ScopedWait wait(&waits_, [&] {
+        return WaitFor{.what = "communicator()", .barrier = name, .limit = WaitLimit::kOwn};
+      });
+      wait.show();
+      auto texts = member_->gather(name, mine, deadline, "worker");
+      if (texts.size() != static_cast<size_t>(workers()))
+        raise<PeerLost>(
+            "{} of {} workers meet in communicator(): the others have failed, or met before this one was "
+            "started again",
+            texts.size(), workers());
+      return texts;
     };
     options.endpoint = endpoint();
   }
@@ -303,6 +390,16 @@ void JobContext::on_ended(const Member::Ended& ended) {
   if (a_rank_died && config_.engine == "native")
     communicator->wait_broken(Deadline::after(config_.heartbeat_timeout));
   communicator->abort(ended.reason);
+}
+
+std::string JobContext::last_collective() {
+  std::shared_ptr<Communicator> communicator;
+  {
+    const MutexLock lock(mutex_);
+    communicator = communicator_;
+  }
+  const auto lines = communicator ? split(communicator->history(), '\n') : std::vector<std::string>{};
+  return lines.size() < 2 ? "" : fmt::format("after collective {}", lines[lines.size() - 2]);
 }
 
 void JobContext::abort(const std::string& reason) {

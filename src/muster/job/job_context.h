@@ -5,9 +5,9 @@
 // are there; under a launcher that has no coordinator, the chief hosts it.
 //
 // It belongs to the thread that made it. In a job of several tasks other threads, too, may call barrier, put,
-// get, gather, find_server, wait_for_workers, check and abort. What waits for other tasks blocks, for ever
-// where it takes no limit, unless the job is aborted: then it throws Aborted, or PeerLost when the
-// coordinator is gone. It owns its communicator, its tables and its membership; the endpoint is shared with
+// get, gather, find_server, wait_for_workers, check and abort. What waits for other tasks blocks, where it
+// takes no limit until the coordinator finds it too long, unless the job is aborted: then it throws Aborted,
+// or PeerLost when the coordinator is gone. It owns its communicator, its tables and its membership; the endpoint is shared with
 // what uses it.
 
 #include <functional>
@@ -19,18 +19,18 @@
 
 #include "muster/base/config.h"
 #include "muster/base/mutex.h"
+#include "muster/base/wait_registry.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/identity.h"
 #include "muster/cluster/member.h"
 #include "muster/communicator.h"
+#include "muster/job/counted_on.h"
 #include "muster/net/endpoint.h"
 #include "muster/net/reserved_port.h"
 #include "muster/ps/server_address.h"
 #include "muster/ps/table/table_client.h"
 
 namespace muster::detail {
-
-class Strategy;
 
 class JobContext {
  public:
@@ -56,17 +56,20 @@ class JobContext {
   /// All tasks of the cluster in the order of their names, this one among them.
   const std::vector<TaskInfo>& tasks() const { return tasks_; }
 
-  /// Waits for all tasks, or for those of one job. `limit` empty: for ever, or until the job is aborted.
+  /// Waits for all tasks, or for those of one job. `limit` empty: until the job is aborted.
   void barrier(const std::string& name, const std::string& job = "",
                std::optional<std::chrono::milliseconds> limit = {});
 
-  /// Small values that all tasks share; get waits until the key is there.
+  /// Small values that all tasks share; get waits until the key is there. `from`: the task that puts it, where
+  /// only one does ("worker/0"): when it is gone, nobody waits for the key any more.
   void put(const std::string& key, const std::string& value);
-  std::string get(const std::string& key, std::optional<std::chrono::milliseconds> limit = {});
+  std::string get(const std::string& key, std::optional<std::chrono::milliseconds> limit = {},
+                  const std::string& from = "");
 
   /// The same for values of any length, which go in pieces: the coordinator's have a limit.
   void put_long(const std::string& key, const std::string& value);
-  std::string get_long(const std::string& key, std::optional<std::chrono::milliseconds> limit = {});
+  std::string get_long(const std::string& key, std::optional<std::chrono::milliseconds> limit = {},
+                       const std::string& from = "");
 
   /// For servers: waits until all workers have finished.
   void wait_for_workers();
@@ -97,19 +100,22 @@ class JobContext {
   /// Embedding tables on the parameter servers. Throws InvalidArgument where there are none.
   TableClient& tables();
 
-  /// Number the models that are trained with parameter servers, and their specs as the servers get them, from
-  /// 1, equally on all workers. A model that can't be trained has no spec.
-  int next_model() { return ++models_; }
+  /// Number the models that are trained, and their specs as parameter servers get them, from 1, equally on all
+  /// workers. A model that can't be trained has no spec.
+  int next_model() { return ++last_model_; }
   int next_model_spec() { return ++model_specs_; }
 
-  /// The models that this worker trains now, each by a strategy, in the order in which they began. Whoever
-  /// trains one adds it, and takes it out before it is destroyed.
-  std::vector<Strategy*>& strategies() { return strategies_; }
+  /// The models that this worker trains now, in the order in which they began. Whoever trains one adds it, and
+  /// takes it out before it is destroyed.
+  std::vector<CountedOn*>& models() { return models_; }
 
   /// Called, from another thread, for each task that fails while the job goes on.
   void on_task_failed(std::function<void(const TaskInfo& task)> callback);
 
-  /// Throws what ended the job, when something has.
+  /// What this task waits for. Whoever waits for others says so there.
+  WaitRegistry& waits() { return waits_; }
+
+  /// Throws what ended the job, when something has. For those who wait, from time to time.
   void check();
   bool has_ended();
 
@@ -127,8 +133,14 @@ class JobContext {
   void enter();
   Endpoint::Options data_port() const;
 
+  template <typename Wait>
+  auto wait_away(const Wait& wait);
+  std::vector<std::string> worker_names() const;
+  std::string last_collective();
+
   const Config config_;
   const Identity identity_;
+  WaitRegistry waits_;
   std::vector<TaskInfo> tasks_;
   std::optional<ReservedPort> port_;          // when nobody gave us an address
   std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
@@ -138,9 +150,9 @@ class JobContext {
   std::vector<TaskInfo> failed_ MUSTER_GUARDED_BY(mutex_);
   std::function<void(const TaskInfo&)> on_task_failed_ MUSTER_GUARDED_BY(mutex_);
   std::shared_ptr<Endpoint> endpoint_;
-  int models_ = 0;
+  int last_model_ = 0;
   int model_specs_ = 0;
-  std::vector<Strategy*> strategies_;  // not owned
+  std::vector<CountedOn*> models_;  // not owned
   std::unique_ptr<TableClient> tables_;
   // Shared with the thread that aborts it.
   std::shared_ptr<Communicator> communicator_ MUSTER_GUARDED_BY(mutex_);

@@ -94,6 +94,7 @@ class Serving {
         .encrypted = job_.encrypted(),
         .heartbeat_timeout = job_.config().heartbeat_timeout,
         .join_timeout = job_.config().join_timeout,
+        .waits = &job_.waits(),
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); }});
     const MutexLock lock(mutex_);
     for (const auto& failure : failures_) made->report_failure(failure.worker, failure.incarnation);

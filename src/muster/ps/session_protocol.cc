@@ -15,6 +15,10 @@ constexpr size_t kLongestRefusal = 4096;
 
 }  // namespace
 
+std::string model_subject(const std::string& model_id) {
+  return "model " + model_id;
+}
+
 std::string worker_channel_name(const std::string& job_id, const std::string& model_id) {
   return fmt::format("ps/{}/{}/worker", job_id, model_id);
 }

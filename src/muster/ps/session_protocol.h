@@ -18,7 +18,7 @@
 
 namespace muster::detail {
 
-constexpr uint32_t kSessionProtocolVersion = 2;
+constexpr uint32_t kSessionProtocolVersion = 3;
 
 struct Hello {
   uint32_t version = kSessionProtocolVersion;
@@ -49,6 +49,9 @@ struct Frame {
       0;  ///< kSlice: the sequence; kRequest and kReply: of the request; kPull, kWhole: the version
   uint64_t bytes = 0;  ///< that follow
 };
+
+/// How waits name a model: WaitFor::subject.
+std::string model_subject(const std::string& model_id);
 
 std::string worker_channel_name(const std::string& job_id, const std::string& model_id);
 std::string command_channel_name(const std::string& job_id, const std::string& model_id);

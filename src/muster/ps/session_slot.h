@@ -28,6 +28,9 @@ struct Request {
     kPush,
     kData,  ///< to followers: the gradients of a push, on which the leader decides
     kFinishEpoch,
+    kAway,
+    kBack,
+    kResume,
     kLeave,
   };
   Kind kind = Kind::kEnter;

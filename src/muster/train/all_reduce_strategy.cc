@@ -400,32 +400,44 @@ template <typename Ready>
 void AllReduceStrategy::wait(const Ready& is_ready) {
   if (is_ready()) return;
   const auto since = Clock::now();
-  bool warned = false;
-  wait_until(shared_->doorbell(), spin_policy_, is_ready, [&] { check_waiting(since, warned); });
+  std::vector<int> ranks;
+  std::string who;
+  ScopedWait wait(options_.waits, [&] {
+    WaitFor wait_for = {.what = fmt::format("step {}", step_ + 1), .tasks = {}, .detail = who};
+    for (const int rank : ranks) wait_for.tasks.push_back(options_.task_of(rank));
+    wait_for.meeting = fmt::format("step {} of {}", round_, options_.name);
+    wait_for.limit = WaitLimit::kOwn;
+    return wait_for;
+  });
+  wait_until(shared_->doorbell(), spin_policy_, is_ready, [&] {
+    ranks.clear();
+    who = who_is_missing(&ranks);
+    check_waiting(since, ranks, who);
+    wait.look();
+  });
   waited_ += Clock::now() - since;
 }
 
-void AllReduceStrategy::check_waiting(Clock::time_point since, bool& warned) {
+void AllReduceStrategy::check_waiting(Clock::time_point since, const std::vector<int>& ranks,
+                                      const std::string& who) {
   if (reducer_) reducer_->check();
-  std::vector<int> ranks;
-  const std::string who = who_is_missing(&ranks);
   host_.check(fmt::format("step {}", step_ + 1), ranks);
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
-  const bool late = waited > options_.timeout * (ranks.empty() ? kLonger : 1);
-  if (waited <= options_.stall_warning && !late) return;
+  if (waited > options_.stall_warning) log_last_collectives();
+  if (waited <= options_.timeout * (ranks.empty() ? kLonger : 1)) return;
   const std::string text = fmt::format("{}; waiting for {}", who, format_duration(waited));
-  if (!warned) {
-    log_warning("{}", text);
-    auto operations = split(communicator_.history(), '\n');
-    operations.resize(operations.size() - 1);  // the text ends with a newline
-    const size_t old = operations.size() - std::min(operations.size(), kLoggedOperations);
-    operations.erase(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(old));
-    log_warning("the last collectives of this worker: {}", fmt::join(operations, "; "));
-  }
-  warned = true;
-  if (!late) return;
   communicator_.abort(text);
   throw DeadlineExceeded(text);
+}
+
+// Once for each step; who holds whom up, the coordinator says.
+void AllReduceStrategy::log_last_collectives() {
+  if (std::exchange(logged_step_, step_) == step_) return;
+  auto operations = split(communicator_.history(), '\n');
+  operations.resize(operations.size() - 1);  // the text ends with a newline
+  const size_t old = operations.size() - std::min(operations.size(), kLoggedOperations);
+  operations.erase(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(old));
+  log_info("the last collectives of this worker: {}", fmt::join(operations, "; "));
 }
 
 // Who of this host has not delivered what; those of other hosts are the reducer's.

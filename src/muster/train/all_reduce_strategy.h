@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/wait_registry.h"
 #include "muster/communicator.h"
 #include "muster/deadline.h"
 #include "muster/optim/update_rule.h"
@@ -43,6 +44,9 @@ class AllReduceStrategy : public Strategy {
     std::chrono::milliseconds timeout{std::chrono::minutes(10)};  ///< for the other workers, in each step
     std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};
     std::function<std::string(int rank)> describe;  ///< "worker 2 (host b, pid 4711)"
+    WaitRegistry* waits = nullptr;  ///< where workers that are waited for are told of; outlives this
+    std::string name = {};          ///< of the model there, the same on all workers
+    std::function<std::string(int rank)> task_of = {};  ///< "worker/2"
   };
 
   /// Called by all workers.
@@ -95,7 +99,9 @@ class AllReduceStrategy : public Strategy {
 
   template <typename Ready>
   void wait(const Ready& is_ready);
-  void check_waiting(Deadline::Clock::time_point since, bool& warned);
+  void check_waiting(Deadline::Clock::time_point since, const std::vector<int>& ranks,
+                     const std::string& who);
+  void log_last_collectives();
   std::string who_is_missing(std::vector<int>* ranks) const;
 
   const Options options_;
@@ -115,7 +121,8 @@ class AllReduceStrategy : public Strategy {
 
   // Of the current round.
   uint64_t round_ = 0;
-  int64_t step_ = 0;  // rounds in which somebody brought something
+  int64_t step_ = 0;          // rounds in which somebody brought something
+  int64_t logged_step_ = -1;  // the last that took long enough to log what went before
   StepStart start_;
   double scale_ = 1;
   double lr_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/error.h"
 #include "muster/base/text.h"
 #include "muster/collective/named_sums.h"
 #include "muster/train/all_reduce_strategy.h"
@@ -18,7 +19,7 @@ size_t bucket_of(const Config& config) {
 class CommunicatorGroup : public WorkerGroup {
  public:
   explicit CommunicatorGroup(JobContext& job)
-      : job_(job), communicator_(job.communicator()), buffers_(communicator_) {}
+      : number_(job.next_model()), job_(job), communicator_(job.communicator()), buffers_(communicator_) {}
 
   std::shared_ptr<void> allocate(size_t bytes) override { return communicator_.allocate(bytes); }
 
@@ -60,7 +61,10 @@ class CommunicatorGroup : public WorkerGroup {
                                    .bucket_bytes = bucket_of(config),
                                    .timeout = config.collective_timeout,
                                    .stall_warning = config.stall_warning,
-                                   .describe = [this](int rank) { return describe(rank); }});
+                                   .describe = [this](int rank) { return describe(rank); },
+                                   .waits = &job_.waits(),
+                                   .name = fmt::format("model {}", number_),
+                                   .task_of = [this](int rank) { return worker(rank).task.short_name(); }});
   }
 
   void share_buffers(const std::vector<torch::Tensor>& buffers) override { buffers_.run(buffers); }
@@ -69,21 +73,26 @@ class CommunicatorGroup : public WorkerGroup {
   }
 
   std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
-    return muster::detail::add_up(communicator_, mine);
+    return muster::detail::add_up(communicator_, "evaluate()", mine);
   }
 
   void barrier() override { communicator_.barrier(); }
 
  private:
-  std::string describe(int rank) const {
+  const TaskInfo& worker(int rank) const {
     int at = 0;
     for (const auto& task : job_.tasks()) {
-      if (task.task.job != "worker" || at++ != rank) continue;
-      return fmt::format("{} (host {}, pid {})", task.task.short_name(), task.host_name, task.pid);
+      if (task.task.job == "worker" && at++ == rank) return task;
     }
-    return fmt::format("worker {}", rank);
+    raise<InvalidArgument>("there is no worker of rank {}", rank);
   }
 
+  std::string describe(int rank) const {
+    const TaskInfo& task = worker(rank);
+    return fmt::format("{} (host {}, pid {})", task.task.short_name(), task.host_name, task.pid);
+  }
+
+  const int number_;  // of the model
   JobContext& job_;
   Communicator& communicator_;
   BufferBroadcast buffers_;

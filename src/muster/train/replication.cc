@@ -51,7 +51,7 @@ std::string first_difference(const std::string& chiefs, const std::string& mine)
 
 void check_same(Communicator& communicator, const std::string& description,
                 const std::function<std::string(int rank)>& name_of) {
-  const auto descriptions = gather_texts(communicator, description);
+  const auto descriptions = gather_texts(communicator, "a Trainer's constructor", description);
   for (size_t rank = 1; rank < descriptions.size(); ++rank) {
     const std::string difference = first_difference(descriptions[0], descriptions[rank]);
     if (!difference.empty())

@@ -43,7 +43,7 @@ class ServerGroup : public WorkerGroup {
       untrained_.store(kFirst, untrained);
       job_.put(key, "stored");
     } else {
-      job_.get(key);
+      job_.get(key, {}, kChief);
       untrained_.load(kFirst, untrained);
     }
   }
@@ -69,6 +69,7 @@ class ServerGroup : public WorkerGroup {
         .join_timeout = config.join_timeout,
         .server_wait = config.server_wait,
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); },
+        .waits = &job_.waits(),
         .check = [this] { job_.check(); }});
     if (job_.is_chief()) initialise(model);
     if (job_.is_chief()) say_what_is_damped(spec.policy, *options.rule);
@@ -137,7 +138,7 @@ class ServerGroup : public WorkerGroup {
 
   template <typename Make>
   std::string from_chief(const std::string& key, const Make& make) {
-    if (!job_.is_chief()) return job_.get_long(key);
+    if (!job_.is_chief()) return job_.get_long(key, {}, kChief);
     std::string value = make();
     job_.put_long(key, value);
     return value;
@@ -207,6 +208,7 @@ class ServerGroup : public WorkerGroup {
     client_->initialise(values);
   }
 
+  static constexpr const char* kChief = "worker/0";
   static constexpr int kFirst = 0;  // the set of untrained tensors with which training begins
 
   JobContext& job_;

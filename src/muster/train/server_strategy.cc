@@ -139,6 +139,23 @@ void ServerStrategy::refresh() {
   with_servers([this] { version_ = options_.client.pull(reply_.version, variables_); });
 }
 
+// In the middle of a step it can't give its token back: it goes on to compute with these parameters.
+void ServerStrategy::away() {
+  if (done() || broken_ || paused_ || in_step_) return;
+  with_servers([this] { options_.client.away(); });
+  away_ = true;
+}
+
+void ServerStrategy::back() {
+  if (away_) with_servers([this] { options_.client.back(); });
+}
+
+void ServerStrategy::go_on() {
+  if (!std::exchange(away_, false)) return;
+  ask([this] { return options_.client.resume(); });
+  if (local_steps_ == 0) pull();
+}
+
 void ServerStrategy::pause() {
   if (done()) return;
   with_servers([this] { options_.client.post_finish_epoch(); });
@@ -160,6 +177,7 @@ std::optional<int64_t> ServerStrategy::samples() const {
 void ServerStrategy::begin(const StepStart& start) {
   if (start.changed)
     throw InvalidArgument("with parameter servers, which parameters are trained must not change");
+  in_step_ = true;
   start_ = start;
   not_finite_.clear();
   std::fill(gradients_.begin(), gradients_.end(), nullptr);
@@ -181,6 +199,7 @@ void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
 }
 
 StepResult ServerStrategy::finish(double loss) {
+  in_step_ = false;
   StepResult result;
   result.total = start_.total;
   result.loss = loss;

@@ -50,6 +50,9 @@ class ServerStrategy : public Strategy {
   bool keeps_changes() const override { return is_local(); }
   std::optional<size_t> written() const override;
   void refresh() override;
+  void away() override;
+  void back() override;
+  void go_on() override;
   void pause() override;
   void resume() override;
   std::optional<int64_t> global_step() const override { return step(); }
@@ -86,7 +89,9 @@ class ServerStrategy : public Strategy {
   Reply reply_;                    // the last
   int64_t version_ = 0;            // of the parameters
   StepStart start_;
+  bool in_step_ = false;    // between begin() and finish()
   bool paused_ = false;     // between pause() and resume()
+  bool away_ = false;       // between away() and go_on()
   std::string not_finite_;  // which gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 

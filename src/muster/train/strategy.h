@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/job/counted_on.h"
 #include "muster/train/parameter_layout.h"
 
 namespace muster::detail {
@@ -48,10 +49,8 @@ struct StepResult {
   std::chrono::duration<double> update{0};  ///< reducing gradients and updating parameters
 };
 
-class Strategy {
+class Strategy : public CountedOn {
  public:
-  virtual ~Strategy() = default;
-
   /// For people: "all-reduce: 2 workers on this host update a share each".
   virtual std::string explain() const = 0;
 
@@ -88,11 +87,6 @@ class Strategy {
 
   /// Makes parameters() the newest there are, where they live elsewhere.
   virtual void refresh() {}
-
-  /// Around a time, between steps, in which this worker finishes another model's epoch and brings nothing
-  /// here: so that the other workers do not wait for it. resume() waits until all workers have paused.
-  virtual void pause() {}
-  virtual void resume() {}
 
   virtual void begin(const StepStart& start) = 0;
 

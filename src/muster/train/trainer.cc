@@ -57,6 +57,7 @@ class Trainer::Impl {
         precision_(job_.config().precision, /*warn=*/job_.is_chief()),
         straggler_factor_(straggler_factor(job_.config().slow, job_.task())),
         memory_([this](size_t bytes) { return group_->allocate(bytes); }) {
+    const ScopedCall inside(&job_.waits(), "the Trainer's constructor");
     check_options();
     if (optimizer != nullptr) take_optimizer(*optimizer);
     groups_.emplace(module_, options_.groups, rule_->lr());
@@ -70,7 +71,7 @@ class Trainer::Impl {
     if (!strategy_) return;
     if (const auto* parameter = written(); parameter != nullptr && !keeps_changes())
       log_warning("{}", changed_in_place(*parameter));
-    std::erase(job_.strategies(), strategy_.get());
+    std::erase(job_.models(), strategy_.get());
     if (!optimizer_) model_->move_back();
   }
 
@@ -92,6 +93,7 @@ class Trainer::Impl {
   }
 
   Step take_step(const Loss& loss, int64_t samples) {
+    const ScopedCall inside(&job_.waits(), "step", steps_ + 1);
     const auto start = Clock::now();
     exchanged_ = {};
     const TensorMemory::Scope scope(memory_);
@@ -125,10 +127,11 @@ class Trainer::Impl {
   }
 
   void take_part_in_epoch() {
-    std::vector<Strategy*> others;
-    if (!done()) others = job_.strategies();
+    const ScopedCall inside(&job_.waits(), "finish_epoch()");
+    std::vector<CountedOn*> others;
+    if (!done()) others = job_.models();
     std::erase(others, strategy_.get());
-    for (Strategy* other : others) other->pause();
+    for (CountedOn* other : others) other->pause();
     const TensorMemory::Scope scope(memory_);
     if (batches_ > 0 && !done()) {
       model_->put_gradients_back();
@@ -142,7 +145,7 @@ class Trainer::Impl {
       if (finish_round(0)) break;
       report_progress();
     }
-    for (Strategy* other : others) other->resume();
+    for (CountedOn* other : others) other->resume();
     if (progress_) progress_->finish();
   }
 
@@ -158,6 +161,7 @@ class Trainer::Impl {
   void after_step(std::function<void()> hook) { after_.push_back(std::move(hook)); }
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
+    const ScopedCall inside(&job_.waits(), "evaluate()");
     check_usable();
     check_module();
     take_changes();
@@ -177,6 +181,7 @@ class Trainer::Impl {
   }
 
   void change_parameters(const std::function<void()>& body) {
+    const ScopedCall inside(&job_.waits(), "change_parameters()");
     check_usable();
     if (group_->starts_with_strategy())
       throw InvalidArgument("change_parameters() can't reach what parameter servers hold");
@@ -559,7 +564,7 @@ class Trainer::Impl {
     states_.give(*made);
     made->adopt_parameters();
     strategy_ = std::move(made);
-    job_.strategies().push_back(strategy_.get());
+    job_.models().push_back(strategy_.get());
     steps_ = strategy_->global_step().value_or(steps_);
     samples_used_ = strategy_->samples().value_or(samples_used_);
     if (job_.is_chief()) log_info("{}", strategy_->explain());
@@ -575,7 +580,7 @@ class Trainer::Impl {
       strategy_->finish(0);
       states_.take(*strategy_, rule_->states());
       if (!optimizer_) model_->move_back();
-      std::erase(job_.strategies(), strategy_.get());
+      std::erase(job_.models(), strategy_.get());
       before = std::move(strategy_);
     }
     take_model();

@@ -56,38 +56,60 @@ inline std::string setup_name(const ::testing::TestParamInfo<Setup>& info) {
   return fmt::format("{}Workers{}", info.param.workers, info.param.shared_memory ? "" : "Apart");
 }
 
-/// Runs `body` on each worker of one job. Gives what each threw; it ends the job for the others, as
-/// muster::run would.
-inline std::vector<std::string> errors_of(const Setup& setup, const std::function<void(Job&)>& body) {
-  std::vector<std::unique_ptr<ReservedPort>> ports;
-  std::string cluster = "worker=";
-  for (int i = 0; i < setup.workers + setup.servers; ++i) {
-    ports.push_back(std::make_unique<ReservedPort>("127.0.0.1"));
-    const char* before = i == setup.workers ? ";ps=" : i == 0 ? "" : ",";
-    cluster += fmt::format("{}127.0.0.1:{}", before, ports.back()->port());
+/// The addresses and settings of a job's tasks: workers first, then servers.
+class TestCluster {
+ public:
+  explicit TestCluster(const Setup& setup) : setup_(setup), text_("worker=") {
+    for (int i = 0; i < size(); ++i) {
+      ports_.push_back(std::make_unique<ReservedPort>("127.0.0.1"));
+      const char* before = i == setup.workers ? ";ps=" : i == 0 ? "" : ",";
+      text_ += fmt::format("{}127.0.0.1:{}", before, ports_.back()->port());
+    }
   }
-  return ThreadCluster(setup.workers + setup.servers, std::chrono::seconds(110)).run([&](int rank) {
+
+  int size() const { return setup_.workers + setup_.servers; }
+
+  Config config_of(int task) const {
     Config config;
-    config.cluster = cluster;
-    config.task = rank < setup.workers ? fmt::format("/job:worker/task:{}", rank)
-                                       : fmt::format("/job:ps/task:{}", rank - setup.workers);
-    if (setup.configure) setup.configure(config);
-    config.shared_memory = setup.shared_memory;
-    config.precision = setup.precision;
+    config.cluster = text_;
+    config.task = task < setup_.workers ? fmt::format("/job:worker/task:{}", task)
+                                        : fmt::format("/job:ps/task:{}", task - setup_.workers);
+    if (setup_.configure) setup_.configure(config);
+    config.shared_memory = setup_.shared_memory;
+    config.precision = setup_.precision;
     config.bucket = "64K";
     config.log_level = LogLevel::kError;
-    Job job(config);
-    try {
-      if (job.is_server()) {
-        serve_parameters(job.context());
-      } else {
-        body(job);
-      }
-    } catch (const std::exception& error) {
-      job.context().abort(error.what());
-      throw;
+    return config;
+  }
+
+ private:
+  const Setup setup_;
+  std::string text_;
+  std::vector<std::unique_ptr<ReservedPort>> ports_;
+};
+
+/// One task of a job, from its beginning to its end. What it throws ends the job for the others, as
+/// muster::run would.
+inline void run_task(const Config& config, const std::function<void(Job&)>& body) {
+  Job job(config);
+  try {
+    if (job.is_server()) {
+      serve_parameters(job.context());
+    } else {
+      body(job);
     }
-    job.context().finish();
+  } catch (const std::exception& error) {
+    job.context().abort(error.what());
+    throw;
+  }
+  job.context().finish();
+}
+
+/// Runs `body` on each worker of one job. Gives what each threw.
+inline std::vector<std::string> errors_of(const Setup& setup, const std::function<void(Job&)>& body) {
+  const TestCluster cluster(setup);
+  return ThreadCluster(cluster.size(), std::chrono::seconds(110)).run([&](int task) {
+    run_task(cluster.config_of(task), body);
   });
 }
 

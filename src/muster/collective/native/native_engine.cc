@@ -93,6 +93,8 @@ std::unique_ptr<Engine> NativeEngine::split(const std::string& name, const std::
   options.rank = rank;
   options.size = static_cast<int>(members.size());
   options.rendezvous = rendezvous;
+  options.tasks.clear();
+  for (const int member : members) options.tasks.push_back(task_of(member));
   // The ranks that share memory are those that do so here.
   options.host_identity = fmt::format("host {} of {}", topology_->host_of(options_.rank), id_);
   return std::make_unique<NativeEngine>(options, memory_, state);
@@ -156,6 +158,7 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
   }
   const bool message =
       operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
+  OperationWait waiting;
   const OperationContext context = {.called = operation,
                                     .operation = operation,
                                     .number = number,
@@ -163,7 +166,15 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
                                     .error = error_,
                                     .group = options_.name,
                                     .ranks = ranks_,
-                                    .peers = *watch_};
+                                    .peers = *watch_,
+                                    .wait = &waiting};
+  ScopedWait wait(options_.waits, [&] {
+    WaitFor wait_for = {.what = context.during(), .tasks = {}, .limit = WaitLimit::kOwn};
+    if (!message) wait_for.meeting = fmt::format("{} {}", id_, number);
+    for (const int rank : waiting.ranks) wait_for.tasks.push_back(task_of(rank));
+    return wait_for;
+  });
+  waiting.wait = &wait;
   if (error_.raised()) error_.check(context.during());
   try {
     if (message) {
@@ -179,6 +190,11 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
     watch_->tell(GroupError::Kind::kDeadline, error_.message());
     throw;
   }
+}
+
+std::string NativeEngine::task_of(int rank) const {
+  const auto at = static_cast<size_t>(rank);
+  return at < options_.tasks.size() ? options_.tasks[at] : fmt::format("rank {}", rank);
 }
 
 void NativeEngine::run_collective(const OperationContext& context) {

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/wait_registry.h"
 #include "muster/collective/group_error.h"
 #include "muster/collective/native/peers.h"
 #include "muster/collective/native/rank_info.h"
@@ -15,6 +16,12 @@
 #include "muster/deadline.h"
 
 namespace muster::detail {
+
+/// The wait of an operation for other ranks, and for which.
+struct OperationWait {
+  std::vector<int> ranks;
+  WaitInProgress* wait = nullptr;
+};
 
 struct OperationContext {
   const Operation& called;     ///< what the user called
@@ -25,10 +32,11 @@ struct OperationContext {
   const std::string& group;
   const std::vector<RankInfo>& ranks;
   Peers& peers;
+  OperationWait* wait = nullptr;  ///< of the whole operation, where somebody wants to know of it
 
   /// The same, for one pass.
   OperationContext with(const Operation& pass) const {
-    return {called, pass, number, deadline, error, group, ranks, peers};
+    return {called, pass, number, deadline, error, group, ranks, peers, wait};
   }
 
   std::string during() const { return fmt::format("{} number {} of {}", called.to_string(), number, group); }
@@ -50,6 +58,9 @@ struct OperationContext {
         error.fail(GroupError::Kind::kPeerLost, describe(rank) + " has left the group", during());
     }
     if (deadline.expired()) give_up(waited_for);
+    if (wait == nullptr) return;
+    wait->ranks = waited_for;
+    wait->wait->look();
   }
 
   /// Without connections: what a rank did before it left is there to see.

@@ -49,16 +49,6 @@ std::optional<Activity> read_answer(const std::string& text) {
                   .since = Deadline::Clock::now() - std::chrono::microseconds(head.microseconds)};
 }
 
-// What is said of a rank, behind its name.
-std::string sentence_of(const Activity& activity) {
-  if (activity.number == 0) return "has not called anything yet";
-  const std::string ago = format_seconds(Deadline::Clock::now() - activity.since);
-  if (activity.running)
-    return fmt::format("is in {} number {} since {}", activity.operation, activity.number, ago);
-  return fmt::format("finished {} number {} {} ago and has not come", activity.operation, activity.number,
-                     ago);
-}
-
 }  // namespace
 
 PeerWatch::PeerWatch(Options options, std::map<int, Connection>&& connections, GroupState& state)
@@ -262,15 +252,9 @@ void PeerWatch::look_for_stalls() {
       return compare(now);
     case Inquiry::State::kCompared:
       if (waited < options_.stall_warning) return;
-      inquiry_.state = Inquiry::State::kAskedAgain;
-      inquiry_.asked = Deadline::Clock::now();
-      return ask_all();
-    case Inquiry::State::kAskedAgain:
-      if (!answered) return;
-      inquiry_.state = Inquiry::State::kReported;
-      report_stall(now, waited);
+      inquiry_.state = Inquiry::State::kLogged;
       return state_.log_history();
-    case Inquiry::State::kReported:
+    case Inquiry::State::kLogged:
       return;
   }
 }
@@ -285,19 +269,6 @@ void PeerWatch::compare(const Activity& ours) {
                        fmt::format("{} called {}, {} called {}, both as number {}", describe(options_.rank),
                                    ours.operation, describe(rank), theirs->operation, ours.number));
   }
-}
-
-void PeerWatch::report_stall(const Activity& stalled, Deadline::Clock::duration waited) {
-  std::string others;
-  const MutexLock lock(mutex_);
-  for (const auto& [rank, peer] : peers_) {
-    const auto& theirs = peer.activity;
-    if (theirs && theirs->running && theirs->number == stalled.number) continue;
-    others += fmt::format("{}{} {}", others.empty() ? "" : "; ", describe(rank),
-                          theirs ? sentence_of(*theirs) : "does not answer: stopped, overloaded or cut off");
-  }
-  log_warning("{} number {} of {} has waited for {}: {}", stalled.operation, stalled.number, options_.group,
-              format_seconds(waited), others.empty() ? "all ranks are in it" : others);
 }
 
 }  // namespace muster::detail

@@ -3,7 +3,7 @@
 // What a rank hears of its peers: a control connection to each, and a thread that listens to all of them. It
 // learns at once that a peer's process has died (its connection closes without a goodbye) and tells the
 // others, takes in that a peer has broken the group, and answers what this rank is doing. When an operation
-// stalls it asks the ranks that are missing, and says what they last did.
+// takes long it asks the others whether they are in the same, and logs the last ones of this rank.
 //
 // Thread-safe. It owns the connections and the thread. absent() and tell() write to all peers, and wait at
 // most a second for each that does not read; absent() then waits up to half a second for the answers, and
@@ -76,7 +76,6 @@ class PeerWatch : public Peers {
   void look_for_stalls();
   void ask_all();
   void compare(const Activity& ours);
-  void report_stall(const Activity& stalled, Deadline::Clock::duration waited);
   std::string describe(int rank) const;
 
   const Options options_;
@@ -93,7 +92,7 @@ class PeerWatch : public Peers {
 
   // How far we have looked into an operation that takes long; of our thread only.
   struct Inquiry {
-    enum class State { kNone, kAsked, kCompared, kAskedAgain, kReported };
+    enum class State { kNone, kAsked, kCompared, kLogged };
     uint64_t number = 0;
     State state = State::kNone;
     Deadline::Clock::time_point asked;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "muster/base/copy.h"
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
@@ -19,6 +21,7 @@ ParameterClient::ParameterClient(Options options)
     : options_(std::move(options)),
       placement_(options_.spec.variables, options_.spec.servers, options_.spec.placement),
       arena_(Arena::create()),
+      is_main_(options_.waits != nullptr && options_.waits->is_main()),
       servers_(static_cast<size_t>(options_.spec.servers)),
       delivered_(options_.spec.variables.size(), nullptr),
       staging_buffers_(options_.spec.variables.size()) {
@@ -70,6 +73,13 @@ void ParameterClient::check_reached(size_t server) const {
 template <typename Action>
 void ParameterClient::with(size_t server, const Action& action) {
   check_reached(server);
+  ScopedWait wait(options_.waits, [&] {
+    const std::string name = fmt::format("ps/{}", server);
+    return WaitFor{.what = fmt::format("an answer of {}", name),
+                   .tasks = {name},
+                   .subject = model_subject(options_.model_id)};
+  });
+  if (is_main_) wait.set_main();  // others pull for it
   for (;;) {
     try {
       return action(*servers_[server].channel);
@@ -162,20 +172,24 @@ void ParameterClient::deliver(size_t variable, const float* gradient) {
 }
 
 // The leader last: what it lets others do, they may do at all.
-void ParameterClient::ask_all(Request request) {
-  for (size_t i = servers_.size(); i-- > 0;) {
-    servers_[i].request = request;
-    ++servers_[i].asked;
-    with(i, [&](Channel& channel) {
-      if (channel.welcome().posted < servers_[i].asked) channel.post(servers_[i].asked, request);
-      channel.wait_reply(servers_[i].asked);
-    });
-  }
+void ParameterClient::tell_all(const Request& request) {
+  for (size_t i = servers_.size(); i-- > 0;) tell(i, request);
+}
+
+// Asks for nothing but that it is taken.
+void ParameterClient::tell(size_t server, const Request& request) {
+  Server& to = servers_[server];
+  to.request = request;
+  ++to.asked;
+  with(server, [&](Channel& channel) {
+    if (channel.welcome().posted < to.asked) channel.post(to.asked, request);
+    channel.wait_reply(to.asked);
+  });
 }
 
 void ParameterClient::initialise(std::span<const float* const> variables) {
   for (size_t i = 0; i < variables.size(); ++i) deliver(i, variables[i]);
-  ask_all({.kind = Request::Kind::kInitialise, .push = {.sequence = sequence_}});
+  tell_all({.kind = Request::Kind::kInitialise, .push = {.sequence = sequence_}});
   unconsumed_ = sequence_++;
   wait_consumed();
   std::fill(delivered_.begin(), delivered_.end(), nullptr);
@@ -244,8 +258,20 @@ Reply ParameterClient::wait_next_epoch() {
   return wait_reply();
 }
 
+void ParameterClient::away() {
+  tell(0, {.kind = Request::Kind::kAway});
+}
+
+void ParameterClient::back() {
+  tell(0, {.kind = Request::Kind::kBack});
+}
+
+Reply ParameterClient::resume() {
+  return ask({.kind = Request::Kind::kResume});
+}
+
 void ParameterClient::leave() {
-  ask_all({.kind = Request::Kind::kLeave});
+  tell_all({.kind = Request::Kind::kLeave});
 }
 
 int64_t ParameterClient::pull_from(size_t server, int64_t at_least, std::span<float* const> variables,

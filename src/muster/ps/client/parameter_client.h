@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/wait_registry.h"
 #include "muster/net/arena.h"
 #include "muster/net/thread_pool.h"
 #include "muster/ps/client/channel.h"
@@ -46,7 +47,9 @@ class ParameterClient {
     std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for one that is gone
     /// Where a server is now; with a local name where memory is to be shared with it.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
-    std::function<void()> check;  ///< called now and then while waiting; may throw
+    WaitRegistry* waits = nullptr;  ///< where a server that is waited for is told of; outlives the client
+    /// Called now and then while waiting, when the wait has been looked at; may throw.
+    std::function<void()> check;
   };
 
   /// Reaches all servers, and waits for them up to `join_timeout`. Throws DeadlineExceeded too.
@@ -78,6 +81,12 @@ class ParameterClient {
   Reply finish_epoch();
   void post_finish_epoch();
   Reply wait_next_epoch();
+
+  /// Between two steps, around a time in which this worker waits for others elsewhere: nobody waits for it here
+  /// while it is away. When it is back it is counted on again; resume() waits for a token.
+  void away();
+  void back();
+  Reply resume();
   void leave();
 
   /// Copies the parameters of one version, not below `at_least`, and gives it. Each server's part is of one
@@ -101,7 +110,8 @@ class ParameterClient {
   Reply ask(Request request);
   void post(Request request);
   Reply wait_reply();
-  void ask_all(Request request);
+  void tell_all(const Request& request);
+  void tell(size_t server, const Request& request);
   const float* reachable(size_t variable, const float* data);
 
   struct Server {
@@ -115,6 +125,7 @@ class ParameterClient {
   const Options options_;
   const Placement placement_;
   const std::shared_ptr<Arena> arena_;
+  const bool is_main_;  // the job's own thread uses it
   std::vector<Server> servers_;
   uint64_t sequence_ = 1;                // of the next push
   uint64_t unconsumed_ = 0;              // of the last push, while servers may read its gradients

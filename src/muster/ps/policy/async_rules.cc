@@ -40,6 +40,21 @@ class AsyncRules final : public ModeRules {
     return span_.mode != Mode::kSsp || clocks_.at(worker) - slowest() <= state_.options.staleness;
   }
 
+  // Those who are too far behind; else one of those who hold the last tokens, since it may give its back.
+  UpdatePolicy::Need need(int worker) const override {
+    UpdatePolicy::Need need = {.what = "a gradient"};
+    for (const auto& [other, clock] : clocks_) {
+      if (span_.mode == Mode::kSsp && clock < clocks_.at(worker) - state_.options.staleness)
+        need.of.push_back(other);
+    }
+    if (!need.of.empty()) return need;
+    need.enough = 1;
+    for (int other = 0; other < state_.options.workers; ++other) {
+      if (state_.worker(other).token.value_or(-1) >= span_.from) need.of.push_back(other);
+    }
+    return need;
+  }
+
  private:
   void apply(int worker, const Push& push, double lr) {
     state_.worker(worker).next_answer = {.outcome = Answer::Outcome::kApplied,

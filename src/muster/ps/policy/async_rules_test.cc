@@ -258,5 +258,25 @@ TEST(Ssp, WithAHugeStalenessItDecidesAsAsync) {
   }
 }
 
+TEST(Async, ATokenThatIsGivenBackGoesToWhoeverWaits) {
+  Script script({.workers = 2, .max_steps = 1});
+  EXPECT_EQ(script.enter(0), "0 begins 0");
+  EXPECT_EQ(script.enter(1), "");
+  EXPECT_EQ(script.needs(), "1 needs a gradient of 1 of 0");
+  EXPECT_EQ(script.away(0), "1 begins 0");
+  script.back(0);
+  EXPECT_EQ(script.resume(0), "");
+  EXPECT_EQ(script.push(1), "apply 1#1 = 1, 0 done 1, 1 applied done 1");
+}
+
+TEST(Ssp, NobodyWaitsForASlowWorkerThatIsAway) {
+  Script script(ssp(2, 1));
+  script.enter_all(2);
+  script.push(0);
+  EXPECT_EQ(script.push(0), "apply 0#2 = 2");
+  EXPECT_EQ(script.needs(), "0 needs a gradient of 1");
+  EXPECT_EQ(script.away(1), "0 applied begins 2");
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -39,6 +39,9 @@ class ModeRules {
 
   virtual bool may_begin(int worker) const = 0;
 
+  /// Why a worker may not begin.
+  virtual UpdatePolicy::Need need(int worker) const = 0;
+
   /// The worker goes on: what the servers still need of its gradients must be taken now.
   virtual void release(int) {}
 

@@ -35,6 +35,7 @@ class RandomJob {
       const int index = static_cast<int>(&worker - workers_.data());
       if (worker.status == Status::kAbsent) enter(index);
       if (worker.status == Status::kComputing) push(index);
+      if (worker.status == Status::kAway) come_back(index);
       if (std::ranges::all_of(workers_, [](const Worker& w) { return w.status == Status::kDone; })) break;
     }
     EXPECT_EQ(policy_.step(), options_.max_steps);
@@ -44,7 +45,7 @@ class RandomJob {
   }
 
  private:
-  enum class Status { kAbsent, kComputing, kWaiting, kFinishedEpoch, kDone };
+  enum class Status { kAbsent, kComputing, kWaiting, kFinishedEpoch, kDone, kAway };
   struct Worker {
     Status status = Status::kAbsent;
     bool pushed = false;   // and waits for what became of it
@@ -71,10 +72,22 @@ class RandomJob {
     } else if (worker.status == Status::kComputing) {
       if (chance < 16) {
         finish_epoch(index);
+      } else if (chance < 24) {
+        worker.status = Status::kAway;
+        says(fmt::format("away {}", index), policy_.away(index));
       } else {
         push(index);
       }
+    } else if (worker.status == Status::kAway && chance < 50) {
+      come_back(index);
     }
+  }
+
+  void come_back(int index) {
+    at(index).status = Status::kComputing;
+    says(fmt::format("back {}", index), policy_.back(index));
+    at(index).status = Status::kWaiting;
+    says(fmt::format("resume {}", index), policy_.resume(index));
   }
 
   void enter(int index) {
@@ -171,9 +184,32 @@ class RandomJob {
     const auto living = std::ranges::count_if(workers_, &Worker::living);
     EXPECT_EQ(policy_.living(), living);
     const bool moving = std::ranges::any_of(workers_, [](const Worker& worker) {
-      return worker.status == Status::kComputing || worker.status == Status::kDone || worker.expected;
+      return worker.status == Status::kComputing || worker.status == Status::kDone ||
+             worker.status == Status::kAway || worker.expected;
     });
     EXPECT_TRUE(moving || living == 0) << "stuck: " << describe();
+    check_needs();
+  }
+
+  // Whoever waits is told whom for, and it is not for those who are away or wait for nothing of its kind.
+  void check_needs() const {
+    std::vector<int> waiting;
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      const Status status = workers_[i].status;
+      if (status == Status::kWaiting || status == Status::kFinishedEpoch)
+        waiting.push_back(static_cast<int>(i));
+    }
+    std::vector<int> told;
+    for (const auto& need : policy_.needs()) {
+      told.push_back(need.worker);
+      EXPECT_FALSE(need.of.empty()) << need.worker << ": " << describe();
+      for (const int other : need.of) {
+        EXPECT_NE(other, need.worker);
+        EXPECT_NE(workers_[static_cast<size_t>(other)].status, Status::kAway);
+      }
+    }
+    std::ranges::sort(told);
+    EXPECT_EQ(told, waiting);
   }
 
   void check_counts() const {
@@ -200,7 +236,7 @@ class RandomJob {
   }
 
   std::string describe() const {
-    constexpr const char* kNames[] = {"absent", "computing", "waiting", "finished", "done"};
+    constexpr const char* kNames[] = {"absent", "computing", "waiting", "finished", "done", "away"};
     std::string text = fmt::format("step {}", policy_.step());
     for (const Worker& worker : workers_)
       text += fmt::format(", {}", kNames[static_cast<int>(worker.status)]);

@@ -80,6 +80,24 @@ class Script {
     return keep(policy.finish_epoch(worker));
   }
 
+  std::string away(int worker) {
+    tokens_.erase(worker);
+    return keep(policy.away(worker));
+  }
+  std::string back(int worker) { return keep(policy.back(worker)); }
+  std::string resume(int worker) { return keep(policy.resume(worker)); }
+
+  /// Why workers have no answer: "0 needs a gradient of 1", "0 needs 1 gradient ...".
+  std::string needs() const {
+    std::vector<std::string> parts;
+    for (const auto& need : policy.needs()) {
+      const std::string some = need.enough == 0 ? "" : fmt::format("{} of ", need.enough);
+      parts.push_back(
+          fmt::format("{} needs {} of {}{}", need.worker, need.what, some, fmt::join(need.of, " ")));
+    }
+    return fmt::format("{}", fmt::join(parts, ", "));
+  }
+
   std::string leave(int worker) {
     tokens_.erase(worker);
     return keep(policy.leave(worker));

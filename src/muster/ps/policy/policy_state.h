@@ -13,9 +13,10 @@
 namespace muster::detail {
 
 struct WorkerState {
-  /// kComputing: it has had its answer. It holds a token, unless training is over.
-  enum class Status { kAbsent, kComputing, kWaiting, kFinishedEpoch };
-  enum class Request { kEnter, kPush, kFinishEpoch };
+  /// kComputing: it has had its answer. It holds a token, unless training is over. kBack: it was away, and has
+  /// not asked for a token yet.
+  enum class Status { kAbsent, kComputing, kWaiting, kFinishedEpoch, kAway, kBack };
+  enum class Request { kEnter, kPush, kFinishEpoch, kResume };
 
   Status status = Status::kAbsent;
   int incarnation = -1;
@@ -34,7 +35,7 @@ struct WorkerState {
   }
 
   bool living() const { return status != Status::kAbsent; }
-  bool active() const { return living() && status != Status::kFinishedEpoch; }
+  bool active() const { return living() && status != Status::kFinishedEpoch && status != Status::kAway; }
 };
 
 /// What the policy and the rules of its mode share.

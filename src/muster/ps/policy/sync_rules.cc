@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
+#include "muster/base/log.h"
 #include "muster/ps/policy/mode_rules.h"
 
 namespace muster::detail {
@@ -38,9 +40,23 @@ class SyncRules final : public ModeRules {
   bool may_begin(int worker) const override {
     int free = tokens() - held() - count();
     for (int other = 0; other < workers_ && has_gradient(worker); ++other) {
-      if (state_.worker(other).status == WorkerState::Status::kWaiting && !has_gradient(other)) --free;
+      const auto status = state_.worker(other).status;
+      const bool comes = status == WorkerState::Status::kWaiting || status == WorkerState::Status::kBack;
+      if (comes && !has_gradient(other)) --free;
     }
     return free > 0;
+  }
+
+  UpdatePolicy::Need need(int worker) const override {
+    UpdatePolicy::Need need = {.what = "a gradient",
+                               .enough = std::max(1, needed(state_.active() + state_.expected()) - count())};
+    for (int other = 0; other < workers_; ++other) {
+      const WorkerState& state = state_.worker(other);
+      const bool comes =
+          state.status == WorkerState::Status::kComputing || state.status == WorkerState::Status::kBack;
+      if (other != worker && (state.expected || comes)) need.of.push_back(other);
+    }
+    return need;
   }
 
   void release(int worker) override {
@@ -94,6 +110,7 @@ class SyncRules final : public ModeRules {
       return std::tuple(gradient.worker, gradient.push.sequence);
     });
     const Sums sums = add_up();
+    say_who_is_away();
     state_.step += std::min(span_.end - state_.step, span_.mode == Mode::kLocal ? sums.advance : 1);
     if (sums.total > 0) {
       apply(sums);
@@ -102,6 +119,15 @@ class SyncRules final : public ModeRules {
     }
     gradients_.clear();
     tokens_ = std::max(workers_, aggregate_);
+  }
+
+  // Once for each time that somebody is away.
+  void say_who_is_away() {
+    const auto away = std::ranges::find(state_.workers, WorkerState::Status::kAway, &WorkerState::status);
+    const bool anybody = away != state_.workers.end();
+    if (std::exchange(somebody_is_away_, anybody) || !anybody) return;
+    log_info("worker {} waits for others elsewhere: averaging {} gradient{} without it",
+             away - state_.workers.begin(), count(), count() == 1 ? "" : "s");
   }
 
   Sums add_up() const {
@@ -137,6 +163,7 @@ class SyncRules final : public ModeRules {
   }
 
   PolicyState& state_;
+  bool somebody_is_away_ = false;  // as of the last update
   const PhaseSpan span_;
   const int workers_;
   int aggregate_ = workers_;

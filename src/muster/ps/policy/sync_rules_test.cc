@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/ps/policy/policy_script_test.h"
 
@@ -341,6 +342,53 @@ TEST(Sync, OtherModesIgnoreHowManyStepsAGradientStandsFor) {
   Script script(sync(1));
   script.enter(0);
   EXPECT_EQ(script.push(0, {.advance = 8}), "apply 0#1 = 1, 0 applied begins 1");
+}
+
+TEST(Sync, NobodyWaitsForAWorkerThatIsAway) {
+  Script script({.workers = 2, .phases = {{0, Mode::kSync}}});
+  script.enter_all(2);
+  EXPECT_EQ(script.push(0), "");
+  EXPECT_EQ(script.needs(), "0 needs a gradient of 1 of 1");
+  EXPECT_EQ(script.away(1), "apply 0#1 = 1, 0 applied begins 1");
+  EXPECT_EQ(script.push(0), "apply 0#2 = 2, 0 applied begins 2");
+  EXPECT_EQ(script.finish_epoch(0), "0 begins 2");  // the other has nothing to bring either
+}
+
+TEST(Sync, AWorkerThatIsBackIsCountedOnBeforeItResumes) {
+  Script script({.workers = 2, .phases = {{0, Mode::kSync}}});
+  script.enter_all(2);
+  script.away(0);
+  script.away(1);
+  EXPECT_EQ(script.back(0), "");
+  EXPECT_EQ(script.back(1), "");
+  EXPECT_EQ(script.resume(0), "0 begins 0");
+  EXPECT_EQ(script.push(0), "");  // not without the other
+  EXPECT_EQ(script.resume(1), "1 begins 0");
+  EXPECT_EQ(script.push(1), "apply 0#1 1#1 = 1, 0 applied begins 1, 1 applied begins 1");
+}
+
+TEST(Sync, OneThatFinishedTheEpochGoesOnWhenTheOtherIsAway) {
+  Script script({.workers = 2, .phases = {{0, Mode::kSync}}});
+  script.enter_all(2);
+  EXPECT_EQ(script.finish_epoch(0), "");
+  EXPECT_EQ(script.needs(), "0 needs the end of the epoch of 1");
+  EXPECT_EQ(script.away(1), "0 begins 0");
+}
+
+TEST(Sync, AwayMakesSenseOnlyBetweenSteps) {
+  Script script({.workers = 2, .phases = {{0, Mode::kSync}}});
+  script.enter_all(2);
+  script.push(0);
+  EXPECT_THROW(script.away(0), InvalidArgument);
+  EXPECT_THROW(script.back(1), InvalidArgument);
+  EXPECT_THROW(script.resume(1), InvalidArgument);
+}
+
+TEST(Sync, SomeOfManyAreNeeded) {
+  Script script({.workers = 4, .phases = {{0, Mode::kSync}}, .aggregate = 3});
+  script.enter_all(4);
+  script.push(2);
+  EXPECT_EQ(script.needs(), "2 needs a gradient of 2 of 0 1 3");
 }
 
 }  // namespace

@@ -146,6 +146,31 @@ Decision UpdatePolicy::finish_epoch(int index) {
   return settle();
 }
 
+Decision UpdatePolicy::away(int index) {
+  WorkerState& worker = check_free(index, "goes away");
+  worker.status = WorkerState::Status::kAway;
+  worker.token.reset();
+  rules_->deactivated(index);
+  return settle();
+}
+
+Decision UpdatePolicy::back(int index) {
+  if (!is_living(index) || state_->worker(index).status != WorkerState::Status::kAway)
+    raise<InvalidArgument>("worker {} is back, but was not away", index);
+  state_->worker(index).status = WorkerState::Status::kBack;
+  rules_->activated(index);
+  return settle();
+}
+
+Decision UpdatePolicy::resume(int index) {
+  if (!is_living(index) || state_->worker(index).status != WorkerState::Status::kBack)
+    raise<InvalidArgument>("worker {} resumes, but has not come back", index);
+  WorkerState& worker = state_->worker(index);
+  worker.ask(WorkerState::Request::kResume, WorkerState::Status::kWaiting);
+  queue_.push_back(index);
+  return settle();
+}
+
 Decision UpdatePolicy::leave(int index) {
   if (!is_living(index) && !is_expected(index)) return {};
   retire(index);
@@ -212,10 +237,11 @@ Decision UpdatePolicy::settle() {
   return std::exchange(state_->decision, {});
 }
 
-// All workers have finished the epoch, and none is still to come: they begin the next.
+// All workers have finished the epoch or are away, and none is still to come: those who finished begin the
+// next.
 void UpdatePolicy::begin_epoch() {
   for (int index = 0; index < state_->options.workers; ++index) {
-    if (!is_living(index)) continue;
+    if (state_->worker(index).status != WorkerState::Status::kFinishedEpoch) continue;
     state_->worker(index).status = WorkerState::Status::kWaiting;
     queue_.push_back(index);
     rules_->activated(index);
@@ -304,6 +330,22 @@ Mode UpdatePolicy::mode() const {
 
 int UpdatePolicy::living() const {
   return state_->living();
+}
+
+std::vector<UpdatePolicy::Need> UpdatePolicy::needs() const {
+  std::vector<Need> needs;
+  for (const int index : queue_) {
+    needs.push_back(rules_->need(index));
+    needs.back().worker = index;
+  }
+  for (int index = 0; index < state_->options.workers; ++index) {
+    if (state_->worker(index).status != WorkerState::Status::kFinishedEpoch) continue;
+    Need& need = needs.emplace_back(Need{.worker = index, .what = "the end of the epoch"});
+    for (int other = 0; other < state_->options.workers; ++other) {
+      if (state_->worker(other).active() || is_expected(other)) need.of.push_back(other);
+    }
+  }
+  return needs;
 }
 
 const std::map<int, UpdatePolicy::WorkerCounts>& UpdatePolicy::counts() const {

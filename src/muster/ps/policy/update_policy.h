@@ -11,6 +11,10 @@
 //   push           its gradient is there; uses up its token    -> kBegin or kDone, and the push's outcome
 //   finish_epoch   it has no more data; gives its token back   -> kBegin or kDone, when all that live have
 //                                                                 finished, and none is still to come
+//   away           it waits for others elsewhere; gives its    -> nothing
+//                  token back, and nobody waits for it
+//   back           it is counted on again, without a token     -> nothing
+//   resume         it is back, and goes on                     -> kBegin or kDone
 //   leave          it is done, gives its token back            -> nothing
 //   fail           it died; its token comes back               -> nothing
 //
@@ -155,6 +159,13 @@ class UpdatePolicy {
   /// Whoever calls it has seen to it that no push comes twice: sequences only name gradients here.
   Decision push(int worker, const Push& push);
   Decision finish_epoch(int worker);
+
+  /// Between two steps. A worker that is away has finished the epoch as far as the others are concerned. All
+  /// that wait for each other elsewhere are back before the first of them resumes, so that no update goes
+  /// without one of them.
+  Decision away(int worker);
+  Decision back(int worker);
+  Decision resume(int worker);
   Decision leave(int worker);
 
   /// What it pushed before it died still counts: servers have it, and accumulate it. One that has not entered
@@ -165,6 +176,15 @@ class UpdatePolicy {
   int64_t version() const;
   Mode mode() const;
   int living() const;  ///< workers that have entered, and have neither failed nor left
+
+  /// Why a worker has no answer yet: it needs something of `enough` of these workers (0: of all).
+  struct Need {
+    int worker = 0;
+    const char* what = "";  ///< "a gradient"
+    std::vector<int> of;
+    int enough = 0;
+  };
+  std::vector<Need> needs() const;
 
   struct WorkerCounts {
     int64_t applied = 0;

@@ -7,6 +7,8 @@
 #include <thread>
 #include <variant>
 
+#include <fmt/format.h>
+
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -76,6 +78,7 @@ class ParameterServer::Impl {
     stopping_.exchange(true);
     wake(doorbell_);
     for (auto& thread : threads_) thread.join();
+    if (options_.waits != nullptr) options_.waits->set_held(this, {});
   }
 
   void report_failure(int worker, int incarnation) { events_.put(EventQueue::Failure{worker, incarnation}); }
@@ -178,7 +181,23 @@ class ParameterServer::Impl {
     }
     for (const int worker : gone) remove(worker);
     if (!gone.empty()) run_actions();
+    check_followers();
     report_progress();
+  }
+
+  // One that lost its link has lost a command, perhaps; the next would tell, but there may be none.
+  void check_followers() {
+    for (size_t i = 0; i < followers_.size(); ++i) {
+      if (followers_[i].is_closed() && left_.size() < static_cast<size_t>(options_.spec.policy.workers))
+        raise_follower_gone(i, "its link closed");
+    }
+  }
+
+  [[noreturn]] static void raise_follower_gone(size_t follower, const std::string& why) {
+    raise<DataLoss>(
+        "parameter server {} is gone, and its parameters with it: there is no checkpoint to restore them "
+        "from ({})",
+        1 + follower, why);
   }
 
   void remove(int worker) {
@@ -242,6 +261,12 @@ class ParameterServer::Impl {
       return admit_waiting();
     }
     if (!entered_.contains(session.worker)) return reply(session, {.kind = Reply::Kind::kDone});
+    if (request.kind == Request::Kind::kAway || request.kind == Request::Kind::kBack) {
+      const bool away = request.kind == Request::Kind::kAway;
+      decide(away ? policy_->away(session.worker) : policy_->back(session.worker));
+      return reply(session, {.kind = Reply::Kind::kTaken});
+    }
+    if (request.kind == Request::Kind::kResume) return decide(policy_->resume(session.worker));
     if (request.kind == Request::Kind::kPush) {
       if (request.push.sequence <= session.pushed)
         raise<InvalidArgument>("it pushes gradient {} again", request.push.sequence);
@@ -281,10 +306,7 @@ class ParameterServer::Impl {
     try {
       send_command(follower, command, [this] { check(); });
     } catch (const PeerLost& error) {
-      raise<DataLoss>(
-          "parameter server {} is gone, and its parameters with it: there is no checkpoint to restore them "
-          "from ({})",
-          1 + (&follower - followers_.data()), error.what());
+      raise_follower_gone(static_cast<size_t>(&follower - followers_.data()), error.what());
     }
   }
 
@@ -411,8 +433,27 @@ class ParameterServer::Impl {
       progress_.report = policy_->report();
       reported_ = entered_.size();
       next_report_ = time + kReports;
+      report_waits();
     }
   }
+
+  // Whom those wait for who have no answer.
+  void report_waits() {
+    if (options_.waits == nullptr) return;
+    ++looks_;
+    std::vector<Wait> held;
+    const auto add = [&](const UpdatePolicy::Need& need) {
+      Wait& wait = held.emplace_back(Wait{.of = name_of(need.worker), .looks = looks_});
+      wait.wait_for = {
+          .what = need.what, .tasks = {}, .enough = need.enough, .subject = model_subject(options_.model_id)};
+      for (const int other : need.of) wait.wait_for.tasks.push_back(name_of(other));
+    };
+    for (const auto& need : policy_->needs()) add(need);
+    for (const int worker : waiting_to_enter_) add({worker, "the first parameters", {0}});
+    options_.waits->set_held(this, std::move(held));
+  }
+
+  static std::string name_of(int worker) { return fmt::format("worker/{}", worker); }
 
   // A worker that died is not done: it may be started again. The leader, to which workers say it last, may
   // have commands for the followers until it ends.
@@ -472,6 +513,7 @@ class ParameterServer::Impl {
   std::vector<Connection> followers_;
   int64_t step_ = 0;
   int64_t version_ = 0;
+  uint64_t looks_ = 0;   // how often it was said whom workers wait for
   size_t reported_ = 0;  // how many had entered at the last report
   Clock::time_point next_report_;
 

@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/wait_registry.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/model_spec.h"
 #include "muster/ps/server_address.h"
@@ -48,6 +49,7 @@ class ParameterServer {
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
     /// How long the leader looks for its followers, which may not have started yet.
     std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};
+    WaitRegistry* waits = nullptr;  ///< where the leader says whom workers wait for; outlives the server
     /// For the leader: where a follower is.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
   };

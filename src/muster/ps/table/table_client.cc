@@ -253,6 +253,12 @@ void TableClient::receive(Request& request) {
 // Receives the answer; when the connection breaks, sends the request again, until server_wait has passed.
 void TableClient::finish(Request& request) {
   Server& server = servers_[request.server];
+  const ScopedWait wait(options_.waits, [&] {
+    return WaitFor{.what = fmt::format("embedding tables of ps/{}", request.server),
+                   .tasks = {fmt::format("ps/{}", request.server)},
+                   .subject = "tables",
+                   .limit = WaitLimit::kOwn};
+  });
   std::optional<Deadline> give_up;  // set by the first error
   while (!request.done) {
     try {

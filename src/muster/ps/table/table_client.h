@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "muster/base/mutex.h"
+#include "muster/base/wait_registry.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/server_address.h"
 #include "muster/ps/table/table.h"
@@ -37,7 +38,8 @@ struct TableClientOptions {
   int incarnation = 0;                                              ///< one client for each
   std::chrono::milliseconds timeout{std::chrono::minutes(1)};       ///< for one answer
   std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for a server that is gone
-  std::function<void()> check;  ///< called now and then while waiting; may throw
+  WaitRegistry* waits = nullptr;  ///< where a server that is waited for is told of; outlives the client
+  std::function<void()> check;    ///< called now and then while waiting; may throw
 };
 
 /// The methods throw PeerLost for a server that was gone for server_wait, DeadlineExceeded for one that did
