@@ -36,12 +36,21 @@ class Parser {
 
   TaskName parse() {
     if (text_.empty() || text_ == "/") return {};
-    if (!text_.starts_with('/')) fail("it does not begin with '/'");
+    if (!text_.starts_with('/')) return parse_short();
     for (const auto& part : split(text_.substr(1), '/')) read_part(part);
     return name_;
   }
 
  private:
+  TaskName parse_short() {
+    const auto parts = split(text_, '/');
+    if (parts.size() != 2) fail("it has neither a '/' in front nor the form job/index");
+    read_part("job:" + parts[0]);
+    read_part("task:" + parts[1]);
+    if (!name_.job || !name_.task) fail("it must name one task");
+    return name_;
+  }
+
   void read_part(const std::string& part) {
     const size_t colon = part.find(':');
     const std::string key = part.substr(0, colon);
@@ -90,7 +99,8 @@ class Parser {
   }
 
   [[noreturn]] void fail(const std::string& reason) {
-    raise<InvalidArgument>("'{}' is not a task name such as /job:worker/task:1: {}", text_, reason);
+    raise<InvalidArgument>("'{}' is not a task name such as worker/1 or /job:worker/task:1: {}", text_,
+                           reason);
   }
 
   std::string_view text_;

@@ -21,7 +21,7 @@ struct TaskName {
   static TaskName of(std::string job, int index);
 
   /// Parts in any order, each at most once; `/cpu:0` and `/device:CPU:0` are the same; `*` is a missing part.
-  /// Throws InvalidArgument that names the part at fault.
+  /// Or a short name, `worker/1`. Throws InvalidArgument that names the part at fault.
   static TaskName parse(std::string_view text);
 
   /// In the order of the class comment, with only the parts that are there. Empty when none is.

@@ -30,7 +30,8 @@ TEST(TaskName, PartsMayBeMissingInAnyOrderOrWild) {
 
 TEST(TaskName, BadNamesSayWhichPartIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
-      {"job:worker", "begin with '/'"},        {"/job:worker/task:x", "'x' is not an index of a task"},
+      {"job:worker", "the form job/index"},    {"worker/x", "'x' is not an index of a task"},
+      {"worker/*", "it must name one task"},   {"/job:worker/task:x", "'x' is not an index of a task"},
       {"/job:worker/task:-1", "'-1'"},         {"/job:", "not the name of a job"},
       {"/job:a b", "not the name of a job"},   {"/jib:worker", "'jib' is not one of"},
       {"/job:a/job:b", "names the job twice"}, {"/job:worker/", "key:value"},
@@ -43,6 +44,11 @@ TEST(TaskName, BadNamesSayWhichPartIsWrong) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr(expected)) << text;
     }
   }
+}
+
+TEST(TaskName, IsReadAsMessagesPrintIt) {
+  EXPECT_EQ(TaskName::parse("worker/1"), TaskName::of("worker", 1));
+  EXPECT_EQ(TaskName::parse(TaskName::of("ps", 12).short_name()), TaskName::of("ps", 12));
 }
 
 TEST(TaskName, MatchesPartially) {
