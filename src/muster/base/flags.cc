@@ -1,7 +1,14 @@
 #include "muster/base/flags.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -12,50 +19,201 @@
 namespace muster::detail {
 namespace {
 
+constexpr size_t kHelpColumns = 100;
+
+// Lines of at most `width` characters, broken between words; a longer word has a line of its own.
+std::vector<std::string> wrap(const std::string& text, size_t width) {
+  std::vector<std::string> lines;
+  for (const auto& paragraph : split(text, '\n')) {
+    std::string line;
+    for (const auto& word : split(paragraph, ' ')) {
+      if (!line.empty() && line.size() + 1 + word.size() > width) {
+        lines.push_back(line);
+        line.clear();
+      }
+      line += (line.empty() ? "" : " ") + word;
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+// CLI11's own, with what is said of a flag wrapped in its column.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    return entry(make_option_name(option, is_positional) + make_option_opts(option),
+                 make_option_desc(option));
+  }
+
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    const std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
+    return CLI::detail::find_and_replace(help, "\n\n\n", "\n\n");  // between groups
+  }
+
+  std::string make_subcommand(const CLI::App* command) const override {
+    return entry(command->get_display_name(true), command->get_description());
+  }
+
+  std::string make_description(const CLI::App* app) const override {
+    return fmt::format("{}", fmt::join(wrap(CLI::Formatter::make_description(app), kHelpColumns), "\n"));
+  }
+
+ private:
+  std::string entry(const std::string& name, const std::string& text) const {
+    const size_t column = get_column_width();
+    std::string result = fmt::format("  {:<{}}", name, column - 2);
+    if (name.size() + 4 > column) result += fmt::format("\n{:{}}", "", column);
+    return result + fmt::format("{}\n", fmt::join(wrap(text, kHelpColumns - column),
+                                                  fmt::format("\n{:{}}", "", column)));
+  }
+};
+
+// A program's own formatter stays.
+void wrap_help(CLI::App& app) {
+  const auto formatter = app.get_formatter();
+  if (formatter && typeid(*formatter) == typeid(CLI::Formatter)) {
+    const auto wrapping = std::make_shared<HelpFormatter>();
+    wrapping->column_width(formatter->get_column_width());
+    app.formatter(wrapping);
+  }
+  for (CLI::App* command : app.get_subcommands({})) wrap_help(*command);
+}
+
+const CLI::Option* find_flag(const CLI::App& app, const std::string& word) {
+  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
+    if (const auto* option = at->get_option_no_throw(word.substr(0, word.find('=')))) return option;
+    const bool is_short = word.size() > 2 && word[1] != '-';  // with its value, as -n2
+    if (const auto* option = is_short ? at->get_option_no_throw(word.substr(0, 2)) : nullptr) return option;
+  }
+  return nullptr;
+}
+
+const CLI::App* find_command(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->check_name(name)) return command;
+  }
+  return nullptr;
+}
+
+struct Unknown {
+  const CLI::App* where;
+  std::string flag;  // empty: there is none
+};
+
+// The first flag that nobody knows, in the order in which they were typed, and before a "--": CLI11 gives the
+// words after it as unexpected, too, once it has lost its place.
+Unknown first_unknown(const CLI::App& app, std::span<const char* const> words) {
+  const CLI::App* where = &app;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i];
+    if (word == "--") break;
+    if (!word.starts_with("-") || parse_real(word)) {
+      if (const CLI::App* command = find_command(*where, word)) where = command;
+      continue;
+    }
+    const CLI::Option* option = find_flag(*where, word);
+    if (option == nullptr) return {where, word.substr(0, word.find('='))};
+    const bool takes_next = option->get_items_expected_min() > 0 && word.find('=') == std::string::npos;
+    if (takes_next) ++i;
+  }
+  return {where, ""};
+}
+
+std::string explain_unknown(const CLI::App& app, std::span<const char* const> words) {
+  const auto [where, flag] = first_unknown(app, words);
+  if (flag.empty()) {
+    const auto unknown = app.remaining(/*recurse=*/true);
+    if (unknown.empty()) return "";
+    std::vector<std::string> commands;
+    for (const CLI::App* command : where->get_subcommands({})) commands.push_back(command->get_name());
+    return fmt::format("'{}' was not expected{}", unknown.front(), suggestion(unknown.front(), commands));
+  }
+  std::vector<std::string> known;
+  for (const CLI::Option* option : where->get_options({})) {
+    for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  std::string hint = suggestion(flag, known);
+  if (where->get_option_no_throw("program") != nullptr)
+    hint += hint.empty() ? "; if it is one of the program's, it comes after -- and the program"
+                         : " A flag of the program's comes after -- and the program";
+  return fmt::format("{} is not a flag here{}", flag, hint);
+}
+
+// "--epochs: Value 0 not in range 0.000000 to 179769...": CLI11 prints the bounds of a double in full.
+std::string explain_range(const CLI::App& where, const std::string& text) {
+  constexpr std::string_view kValue = ": Value ";
+  constexpr std::string_view kRange = " not in range ";
+  constexpr std::string_view kTo = " to ";
+  const size_t value = text.find(kValue);
+  const size_t range = text.rfind(kRange);
+  const size_t to = text.rfind(kTo);
+  if (value == std::string::npos || range == std::string::npos || to == std::string::npos || range < value ||
+      to < range)
+    return text;
+  const std::string name = text.substr(0, value);
+  const std::string given = text.substr(value + kValue.size(), range - value - kValue.size());
+  const auto least = parse_real(text.substr(range + kRange.size(), to - range - kRange.size()));
+  const auto most = parse_real(text.substr(to + kTo.size()));
+  if (!least || !most) return text;
+  const CLI::Option* option = where.get_option_no_throw(name);
+  const bool above = option != nullptr && option->get_type_name().ends_with("POSITIVE");
+  std::string expected = fmt::format("from {}", *least);
+  if (above) expected = "above 0";
+  if (*most < std::numeric_limits<double>::max()) expected += fmt::format(" to {}", *most);
+  return fmt::format("{} {} is not a number {}", name, given, expected);
+}
+
+// "Could not convert: --workers = two".
+std::string explain_conversion(const CLI::App& where, const std::string& text) {
+  constexpr std::string_view kBefore = "Could not convert: ";
+  const size_t equals = text.find(" = ");
+  if (!text.starts_with(kBefore) || equals == std::string::npos) return text;
+  const std::string name = text.substr(kBefore.size(), equals - kBefore.size());
+  const CLI::Option* option = where.get_option_no_throw(name);
+  if (option == nullptr) return text;
+  const std::string type = option->get_type_name();
+  const bool whole = type.starts_with("INT") || type.starts_with("UINT");
+  return fmt::format("{} {} is not a {}", name, text.substr(equals + 3),
+                     whole                       ? "whole number"
+                     : type.starts_with("FLOAT") ? "number"
+                                                 : type);
+}
+
 const CLI::App& deepest_parsed(const CLI::App& app) {
   for (const CLI::App* subcommand : app.get_subcommands()) return deepest_parsed(*subcommand);
   return app;
 }
 
-std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App& where = deepest_parsed(app);
-  std::vector<std::string> known;
-  for (const CLI::Option* option : where.get_options({})) {
-    for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+std::string explain(const CLI::App& app, const CLI::ParseError& error, std::span<const char* const> words) {
+  switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
+    case CLI::ExitCodes::ExtrasError:
+    case CLI::ExitCodes::RequiredError: {
+      const std::string unknown = explain_unknown(app, words);
+      return unknown.empty() ? error.what() : unknown;
+    }
+    case CLI::ExitCodes::ValidationError:
+      return explain_range(deepest_parsed(app), error.what());
+    case CLI::ExitCodes::ConversionError:
+      return explain_conversion(deepest_parsed(app), error.what());
+    default:
+      return error.what();
   }
-  std::vector<std::string> subcommands;
-  for (const CLI::App* subcommand : where.get_subcommands({})) subcommands.push_back(subcommand->get_name());
-
-  const int code = error.get_exit_code();
-  if (code != static_cast<int>(CLI::ExitCodes::ExtrasError) &&
-      code != static_cast<int>(CLI::ExitCodes::RequiredError)) {
-    return error.what();
-  }
-  const auto unknown = app.remaining(/*recurse=*/true);
-  for (const auto& word : unknown) {
-    if (!word.starts_with("-") || word == "--") continue;
-    const std::string flag = word.substr(0, word.find('='));
-    std::string hint = suggestion(flag, known);
-    if (hint.empty() && where.get_option_no_throw("program") != nullptr)
-      hint = "; the program and its arguments come after --";
-    return fmt::format("{} is not a flag here{}", flag, hint);
-  }
-  if (!unknown.empty())
-    return fmt::format("'{}' was not expected{}", unknown.front(), suggestion(unknown.front(), subcommands));
-  return error.what();
 }
 
 }  // namespace
 
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv) {
+  wrap_help(app);
   try {
     app.parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
+    const std::span<const char* const> words(argv, static_cast<size_t>(argc));
     fmt::print(stderr, "{}: {}\nRun with --help for what there is.\n", argc > 0 ? argv[0] : app.get_name(),
-               explain(app, error));
+               explain(app, error, words.subspan(std::min<size_t>(1, words.size()))));
     return 2;
   }
 }

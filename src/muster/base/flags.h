@@ -1,8 +1,8 @@
 #pragma once
 
-// The command line of every Muster program. CLI11 does the syntax and --help; this adds near matches for a
-// flag that does not exist, and one shape for what is printed. To be called from one thread, before others
-// are made.
+// The command line of every Muster program. CLI11 does the syntax; this adds near matches for a flag that
+// does not exist, one shape for what is printed, and a --help of at most 100 columns, unless the program has
+// a formatter of its own. To be called from one thread, before others are made.
 
 #include <optional>
 
@@ -13,8 +13,7 @@ class App;
 namespace muster::detail {
 
 /// Parses into what was bound to `app`. Returns the exit code when the program should end now: 0 after --help
-/// or
-/// --version, 2 after a mistake, which has been explained on standard error.
+/// or --version, 2 after a mistake, which has been explained on standard error.
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace muster::detail

@@ -1,7 +1,11 @@
 #include "muster/base/flags.h"
 
+#include <algorithm>
+
 #include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
+
+#include "muster/base/text.h"
 
 namespace muster::detail {
 namespace {
@@ -77,6 +81,74 @@ TEST(ParseFlags, AMalformedValueIsAnError) {
   const auto result = parse(app, {"--epochs", "many"});
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.errors.find("--epochs"), std::string::npos) << result.errors;
+}
+
+TEST(ParseFlags, AFlagOfTheProgramsIsNamedAndNotOneThatIsInItsPlace) {
+  CLI::App app{"test"};
+  auto* run = app.add_subcommand("run", "runs");
+  int workers = 0;
+  std::vector<std::string> program;
+  run->add_option("--workers", workers);
+  run->add_option("program", program)->required();
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"run", "--workers", "2", "--accumulate", "2", "--", "mnist", "--epochs",
+                                 "1"},
+        {"run", "--accumulate=2", "--workers", "2"}}) {
+    const auto result = parse(app, words);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_NE(
+        result.errors.find("--accumulate is not a flag here; if it is one of the program's, it comes after "
+                           "-- and the program"),
+        std::string::npos)
+        << result.errors;
+  }
+}
+
+TEST(ParseFlags, ANegativeValueIsNoFlag) {
+  CLI::App app{"test"};
+  int least = 0;
+  app.add_option("--least", least);
+  const auto result = parse(app, {"--least", "-1", "--mots", "3"});
+  EXPECT_NE(result.errors.find("--mots is not a flag here"), std::string::npos) << result.errors;
+}
+
+TEST(ParseFlags, RangesAreForPeople) {
+  CLI::App app{"test"};
+  int epochs = 0;
+  double rate = 0;
+  int level = 0;
+  app.add_option("--epochs", epochs)->check(CLI::PositiveNumber);
+  app.add_option("--rate", rate)->check(CLI::NonNegativeNumber);
+  app.add_option("--level", level)->check(CLI::Range(1, 9));
+  const std::pair<std::vector<const char*>, std::string> cases[] = {
+      {{"--epochs", "0"}, "program: --epochs 0 is not a number above 0\n"},
+      {{"--rate", "-1"}, "program: --rate -1 is not a number from 0\n"},
+      {{"--level", "10"}, "program: --level 10 is not a number from 1 to 9\n"},
+      {{"--rate", "fast"}, "program: --rate fast is not a number from 0\n"}};
+  for (const auto& [words, expected] : cases) EXPECT_TRUE(parse(app, words).errors.starts_with(expected));
+}
+
+TEST(ParseFlags, ANumberThatIsNoneIsNamedWithItsFlag) {
+  CLI::App app{"test"};
+  int workers = 0;
+  app.add_option("--workers", workers);
+  EXPECT_TRUE(
+      parse(app, {"--workers", "two"}).errors.starts_with("program: --workers two is not a whole number"));
+}
+
+TEST(ParseFlags, HelpIsWrappedAtAHundredColumns) {
+  CLI::App app{"test"};
+  std::string text;
+  std::string words;
+  for (int i = 0; i < 60; ++i) words += "word ";
+  app.add_option("--short", text, words);
+  app.add_option("--a-flag-with-a-name-that-is-long", text, words);
+  app.add_subcommand("command", words);
+  const auto result = parse(app, {"--help"});
+  size_t longest = 0;
+  for (const auto& line : split(result.output, '\n')) longest = std::max(longest, line.size());
+  EXPECT_LE(longest, 100u) << result.output;
+  EXPECT_GT(longest, 90u) << result.output;
 }
 
 }  // namespace

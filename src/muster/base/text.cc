@@ -28,7 +28,11 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
   const std::string* best = nullptr;
-  int best_distance = std::max(2, static_cast<int>(word.size()) / 3) + 1;
+  // Of a short word half must be right: --lr is not a misspelt --ps.
+  const auto letters =
+      static_cast<int>(std::count_if(word.begin(), word.end(), [](char c) { return c != '-'; }));
+  const int most = std::min(std::max(2, static_cast<int>(word.size()) / 3), std::max(1, letters / 2));
+  int best_distance = most + 1;
   for (const auto& candidate : known) {
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {

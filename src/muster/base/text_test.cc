@@ -19,6 +19,8 @@ TEST(Suggestion, NamesTheNearestAndOnlyWhenNear) {
   const std::vector<std::string> known = {"MUSTER_TASK", "MUSTER_SECRET"};
   EXPECT_EQ(suggestion("MUSTER_TAKS", known), "; did you mean MUSTER_TASK?");
   EXPECT_EQ(suggestion("qqqqqqqq", known), "");
+  EXPECT_EQ(suggestion("--lr", {"--ps"}), "");
+  EXPECT_EQ(suggestion("--sp", {"--ps"}), "; did you mean --ps?");
 }
 
 TEST(ParseInteger, TakesWholeNumbersOnly) {
