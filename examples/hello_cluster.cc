@@ -1,6 +1,7 @@
 // The classic: every task says hello, waits for the others, and the chief shows the cluster.
 //
-//   muster run --workers 2 --ps 1 -- hello_cluster
+//   muster run --workers 2 -- hello_cluster
+//   muster run --workers 2 --ps 1 --strategy none -- hello_cluster
 //   mpirun -n 2 hello_cluster
 
 #include <fmt/format.h>
@@ -19,9 +20,11 @@ int main(int argc, char** argv) {
     if (job.is_chief()) {
       fmt::print("the cluster has {} tasks:\n", job.tasks().size());
       for (const auto& task : job.tasks()) {
+        // With --strategy ps-... a server serves parameters, and does not come here.
+        const bool is_server = task.name.starts_with("ps/");
         fmt::print("  {:<10} {:<18} host {}, pid {}: {}\n", task.name,
                    task.address.empty() ? "(no network)" : task.address, task.host, task.pid,
-                   job.get("greeting/" + task.name));
+                   is_server ? "a server" : job.get("greeting/" + task.name));
       }
     }
   });

@@ -17,9 +17,7 @@ using testing::ProcessCluster;
 
 ProcessCluster::Result run(const std::vector<std::string>& command) {
   ProcessCluster cluster;
-  const int process = cluster.start(
-      {.command = command,
-       .environment = {{"OMP_NUM_THREADS", "1"}, {"MUSTER_STALENESS", "3"}, {"MUSTER_SYNC_EVERY", "4"}}});
+  const int process = cluster.start({.command = command, .environment = {{"OMP_NUM_THREADS", "1"}}});
   return cluster.wait(process, Deadline::after(150s));
 }
 
@@ -45,9 +43,13 @@ INSTANTIATE_TEST_SUITE_P(Cases, Gan, ::testing::ValuesIn(all_cases()), [](const 
 });
 
 TEST_P(Gan, TrainsBothModelsAndEveryTaskEnds) {
-  const auto result =
-      run({beside_self("muster"), "run", "--workers", std::to_string(GetParam().workers), "--strategy",
-           GetParam().strategy, "--", beside_self("gan"), "--steps", "60", "--batch", "32"});
+  std::vector<std::string> command = {beside_self("muster"), "run",
+                                      "--workers",           std::to_string(GetParam().workers),
+                                      "--strategy",          GetParam().strategy};
+  if (GetParam().strategy == "ps-ssp") command.insert(command.end(), {"--staleness", "3"});
+  if (GetParam().strategy == "ps-local") command.insert(command.end(), {"--sync-every", "4"});
+  command.insert(command.end(), {"--", beside_self("gan"), "--steps", "60", "--batch", "32"});
+  const auto result = run(command);
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("of the generator's points are in a cloud"));
   EXPECT_THAT(result.output, ::testing::Not(HasSubstr("is gone")));

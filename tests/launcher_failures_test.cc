@@ -129,9 +129,10 @@ TEST_F(LauncherFailuresTest, TheFailureOfTheLastWorkerEndsTheJobWithItsCode) {
 TEST_F(LauncherFailuresTest, ProgramsThatKnowNothingOfMusterGoOnToo) {
   const Gate gate;
   for (const int last_code : {0, 6}) {
-    const int launcher =
-        start({"--workers", "2", "--ps", "0", "--", "sh", "-c",
-               fmt::format("[ $RANK = 0 ] || exit 5; read line < {}; exit {}", gate.path(), last_code)});
+    const int launcher = start(
+        {"--workers", "2", "--", "sh", "-c",
+         fmt::format("[ -n \"$RANK\" ] || exec sleep 600; [ $RANK = 0 ] || exit 5; read line < {}; exit {}",
+                     gate.path(), last_code)});
     cluster.wait_for_output(launcher, "exited with code 5; the job goes on without it", soon());
     gate.open();
     const auto result = cluster.wait(launcher, soon());
@@ -213,18 +214,20 @@ TEST_F(LauncherFailuresTest, AWorkerThatStaysStoppedDoesNotKeepTheJobFromEnding)
 TEST_F(LauncherFailuresTest, AJobWithoutALauncherGoesOnWithoutAStoppedWorker) {
   std::vector<ReservedPort> ports;
   std::string addresses;
-  for (int i = 0; i < 3; ++i) {
+  for (const char* before : {"worker=", ",", ",", ";ps="}) {
     ports.emplace_back("127.0.0.1");
-    addresses += fmt::format("{}127.0.0.1:{}", i == 0 ? "worker=" : ",", ports.back().port());
+    addresses += fmt::format("{}127.0.0.1:{}", before, ports.back().port());
   }
+  const auto start_task = [&](const std::string& name) {
+    return cluster.start({.command = {testing::self_path(), "--task-main=stay", "worker/1"},
+                          .environment = {{"MUSTER_TASK", name},
+                                          {"MUSTER_CLUSTER", addresses},
+                                          {"MUSTER_STRATEGY", "ps-async"},
+                                          {"MUSTER_HEARTBEAT_TIMEOUT", "2s"}}});
+  };
   std::vector<int> workers;
-  for (int i = 0; i < 3; ++i) {
-    workers.push_back(cluster.start({.command = {testing::self_path(), "--task-main=stay", "worker/1"},
-                                     .environment = {{"MUSTER_TASK", fmt::format("/job:worker/task:{}", i)},
-                                                     {"MUSTER_CLUSTER", addresses},
-                                                     {"MUSTER_STRATEGY", "ps-async"},
-                                                     {"MUSTER_HEARTBEAT_TIMEOUT", "2s"}}}));
-  }
+  for (const char* name : {"worker/0", "worker/1", "worker/2"}) workers.push_back(start_task(name));
+  const int server = start_task("ps/0");
   for (const int worker : workers) cluster.wait_for_output(worker, "is up", soon());
   cluster.signal(workers[1], SIGSTOP);
   for (const int worker : {workers[2], workers[0]}) {
@@ -233,6 +236,7 @@ TEST_F(LauncherFailuresTest, AJobWithoutALauncherGoesOnWithoutAStoppedWorker) {
   }
   cluster.signal(workers[1], SIGCONT);
   EXPECT_EQ(cluster.wait(workers[1], soon()).exit_code, 1);
+  EXPECT_EQ(cluster.wait(server, soon()).exit_code, 0);
 }
 
 class TwoNodesTest : public LauncherFailuresTest {
@@ -260,7 +264,7 @@ TEST_F(TwoNodesTest, AWorkerThatFailsOnOneNodeLeavesTheOtherGoingOn) {
 TEST_F(TwoNodesTest, TheJobFailsWhenEveryWorkerDoes) {
   std::vector<int> nodes;
   for (const char* rank : {"0", "1"})
-    nodes.push_back(start_node(rank, {"--ps", "0", "--", "sh", "-c", "exit 5"}));
+    nodes.push_back(start_node(rank, {"--", "sh", "-c", "[ -n \"$RANK\" ] || exec sleep 600; exit 5"}));
   for (const int node : nodes) {
     const auto result = cluster.wait(node, soon());
     EXPECT_NE(result.exit_code, 0) << result.output;

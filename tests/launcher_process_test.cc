@@ -65,6 +65,18 @@ int throw_in_worker_1(const std::vector<std::string>&) {
 
 const testing::TaskRegistration kThrowInWorker1("throw_in_worker_1", throw_in_worker_1);
 
+// Its argument need not be UTF-8.
+int throw_argument_in_worker_1(const std::vector<std::string>& arguments) {
+  return run_task([&](Job& job) {
+    job.barrier(arguments.front());
+    if (job.task().name == "worker/1") throw Error(arguments.front() + " is not a folder");
+    job.barrier("never");
+  });
+}
+
+const testing::TaskRegistration kThrowArgumentInWorker1("throw_argument_in_worker_1",
+                                                        throw_argument_in_worker_1);
+
 int abort_and_linger_in_worker_1(const std::vector<std::string>&) {
   return run_task([](Job& job) {
     job.barrier("start");
@@ -124,7 +136,8 @@ TEST_F(LauncherTest, SettingsReachTheTasks) {
 }
 
 TEST_F(LauncherTest, WorkersAndServersFindEachOther) {
-  const auto result = run_to_end({"--workers", "2", "--ps", "1", "--", "hello_cluster"});
+  const auto result =
+      run_to_end({"--workers", "2", "--ps", "1", "--strategy", "none", "--", "hello_cluster"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("worker/0 | hello from worker/0"), HasSubstr("worker/1 | hello from worker/1"),
@@ -133,7 +146,7 @@ TEST_F(LauncherTest, WorkersAndServersFindEachOther) {
 }
 
 TEST_F(LauncherTest, ProgramsThatKnowNothingOfMusterRunToo) {
-  const auto result = run_to_end({"--workers", "2", "--ps", "1", "--", "sh", "-c",
+  const auto result = run_to_end({"--workers", "2", "--ps", "1", "--strategy", "none", "--", "sh", "-c",
                                   "echo rank=$RANK size=$WORLD_SIZE local=$LOCAL_RANK/$LOCAL_WORLD_SIZE at "
                                   "$MASTER_ADDR; echo $TF_CONFIG"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -253,14 +266,15 @@ TEST_F(LauncherTest, RestartsComeToAnEnd) {
 }
 
 TEST_F(LauncherTest, ServersEndWhenTheWorkersAreDone) {
-  const auto result = run_to_end({"--workers", "2", "--ps", "2", "--", self(), "--task-main=serve_for_ever"});
+  const auto result = run_to_end(
+      {"--workers", "2", "--ps", "2", "--strategy", "none", "--", self(), "--task-main=serve_for_ever"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("ps/1     | server saw the workers finish"));
 }
 
 TEST_F(LauncherTest, ServersThatDoNotEndByThemselvesAreEnded) {
-  const auto result = run_to_end({"--workers", "1", "--ps", "1", "--grace", "200ms", "--", "sh", "-c",
-                                  "[ -n \"$RANK\" ] || exec sleep " + mark});
+  const auto result = run_to_end({"--workers", "1", "--ps", "1", "--strategy", "none", "--grace", "200ms",
+                                  "--", "sh", "-c", "[ -n \"$RANK\" ] || exec sleep " + mark});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(nothing_left());
 }
@@ -282,8 +296,8 @@ TEST_F(LauncherTest, ATaskThatEndsWellWithoutEnteringIsAnErrorForThoseWhoWait) {
 }
 
 TEST_F(LauncherTest, SixtyFourTasks) {
-  const auto result =
-      run_to_end({"--workers", "62", "--ps", "2", "--heartbeat-timeout", "60s", "--", "hello_cluster"});
+  const auto result = run_to_end({"--workers", "62", "--ps", "2", "--strategy", "none", "--oversubscribe",
+                                  "--heartbeat-timeout", "60s", "--", "hello_cluster"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("the cluster has 64 tasks"), HasSubstr("worker/61 | hello from worker/61")));
@@ -294,8 +308,8 @@ TEST_F(LauncherTest, TwoNodes) {
   const std::string coordinator = fmt::format("127.0.0.1:{}", port.port());
   std::vector<int> nodes;
   for (const char* node : {"1", "0"}) {
-    nodes.push_back(start({"--workers", "3", "--ps", "1", "--nnodes", "2", "--node-rank", node,
-                           "--coordinator", coordinator, "--", "hello_cluster"}));
+    nodes.push_back(start({"--workers", "3", "--ps", "1", "--strategy", "none", "--nnodes", "2",
+                           "--node-rank", node, "--coordinator", coordinator, "--", "hello_cluster"}));
   }
   std::string output;
   for (const int node : nodes) {
@@ -328,8 +342,8 @@ TEST_F(LauncherTest, NodesThatWereStartedDifferentlySayHow) {
   const ReservedPort port("127.0.0.1");
   const std::string coordinator = fmt::format("127.0.0.1:{}", port.port());
   const auto node = [&](const char* rank, const char* servers) {
-    return start({"--workers", "2", "--ps", servers, "--nnodes", "2", "--node-rank", rank, "--coordinator",
-                  coordinator, "--", "true"});
+    return start({"--workers", "2", "--ps", servers, "--strategy", "none", "--nnodes", "2", "--node-rank",
+                  rank, "--coordinator", coordinator, "--", "true"});
   };
   const int first = node("0", "1");
   const int second = node("1", "0");
@@ -369,6 +383,79 @@ TEST_F(LauncherTest, TuningIsSaidInOneLineAndCanBeLeftOut) {
   auto untuned = show;
   untuned.insert(untuned.begin(), "--no-tune");
   EXPECT_THAT(run_to_end(untuned).output, AllOf(Not(HasSubstr("tuned for")), HasSubstr("threads=.")));
+}
+
+TEST_F(LauncherTest, FlagsWithoutEffectAreRefusedBeforeAnythingStarts) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"--ps", "1"}, "--ps 1 has no effect with --strategy allreduce"},
+      {{"--strategy", "ps-async", "--ps", "0"}, "--strategy ps-async needs a parameter server"},
+      {{"--hogwild"}, "--hogwild applies to ps-async and ps-ssp"},
+      {{"--staleness", "0"}, "add --strategy ps-ssp or leave it out"},
+      {{"--placement", "sliced"}, "--placement applies to ps-async, ps-sync, ps-ssp and ps-local"},
+      {{"--slow", "worker/7:3x"}, "the job has no worker/7"},
+      {{"--slow", "nonsense"}, "nonsense is not like worker/1:3x"},
+      {{"--switch", "garbage"}, "garbage is not like 0:ps-sync"},
+      {{"--tls-cert", "/nowhere"}, "add --tls-key and --tls-ca, or leave --tls-cert out"},
+      {{"--accumulate", "2"}, "--accumulate is not a flag here"},
+      {{"--workers", "100000"}, "add --oversubscribe"}};
+  for (auto [arguments, expected] : cases) {
+    arguments.insert(arguments.begin(), {"--workers", "2"});
+    if (expected == "add --oversubscribe") arguments.erase(arguments.begin(), arguments.begin() + 2);
+    arguments.insert(arguments.end(), {"--", "sh", "-c", "echo started", "--epochs", "1"});
+    const auto result = run_to_end(arguments);
+    EXPECT_EQ(result.exit_code, 2) << expected;
+    EXPECT_THAT(result.output, AllOf(HasSubstr(expected), Not(HasSubstr("started"))));
+  }
+  const auto result = run_to_end({"--workers", "2", "--", "true"}, {{"MUSTER_STALENESS", "4"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, HasSubstr("MUSTER_STALENESS applies to ps-ssp"));
+}
+
+TEST_F(LauncherTest, FlagsWithoutEffectAreRefusedByAProgramAloneToo) {
+  const auto alone = [this](std::vector<std::string> flags, std::map<std::string, std::string> environment) {
+    flags.insert(flags.begin(), beside_self("hello_cluster"));
+    return cluster.wait(cluster.start({.command = flags, .environment = std::move(environment)}), soon());
+  };
+  for (const auto& result : {alone({"--staleness", "4"}, {}), alone({}, {{"MUSTER_STALENESS", "4"}}),
+                             alone({"--tls-cert", "a"}, {}), alone({"--strategy", "ps-sync"}, {}),
+                             alone({"--hogwild"}, {{"RANK", "0"}, {"WORLD_SIZE", "1"}})}) {
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    EXPECT_THAT(result.output, Not(HasSubstr("hello from")));
+  }
+  const auto result = alone({"--task", "worker/0", "--cluster", "worker=127.0.0.1:1"}, {});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+TEST_F(LauncherTest, ModesToSwitchBetweenStartAServer) {
+  const auto result = run_to_end({"--workers", "2", "--switch", "0:ps-ssp,5:ps-async", "--staleness", "2",
+                                  "--", "sh", "-c", "echo $MUSTER_STRATEGY; hello_cluster"},
+                                 {{"PATH", testing::beside_self("") + ":/usr/bin:/bin"}});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/0 | ps-ssp"), HasSubstr("the cluster has 3 tasks"),
+                                   HasSubstr("hello from worker/1"), Not(HasSubstr("hello from ps/0"))));
+}
+
+TEST_F(LauncherTest, WhatIsForSeveralHostsIsAWarningOnOne) {
+  const auto result = run_to_end({"--workers", "2", "--wire", "fp16", "--", "hello_cluster"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("--wire fp16 has no effect: all tasks are on one host"));
+}
+
+TEST_F(LauncherTest, TextsNeedNotBeUtf8) {
+  const auto result = run_to_end({"--workers", "2", "--job-id", "job \xff", "--", self(),
+                                  "--task-main=throw_argument_in_worker_1", "folder \xff"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("the job is aborted: worker/1"),
+                    ContainsRegex("aborted: .*folder \xff is not a folder"), Not(HasSubstr("UTF-8"))));
+}
+
+TEST_F(LauncherTest, TermEndsItWhileItStartsTasks) {
+  const auto result = run_to_end({"--workers", "1000", "--oversubscribe", "--", "sh", "-c",
+                                  "[ $RANK != 0 ] || kill -TERM $PPID; exec sleep " + mark});
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("SIGTERM: stopping "), Not(HasSubstr("stopping 1000 tasks"))));
+  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(LauncherTest, MistakesAreExplained) {

@@ -209,13 +209,20 @@ TEST_F(ServersProcesses, AWorkerThatWritesToTheServersParametersIsToldWhichItWas
   }
 }
 
+// A mode with what applies to it.
+Settings settings_of(const std::string& mode, int staleness) {
+  Settings settings = {{"MUSTER_STRATEGY", mode}};
+  if (mode == "ps-ssp") settings["MUSTER_STALENESS"] = std::to_string(staleness);
+  if (mode == "ps-local") settings["MUSTER_SYNC_EVERY"] = "2";
+  return settings;
+}
+
 class EachMode : public ServersProcesses, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Modes, EachMode, ::testing::Values("ps-sync", "ps-async", "ps-ssp", "ps-local"));
 
 TEST_P(EachMode, AKilledWorkerIsDoneWithoutAndServersEndToo) {
   const Job job =
-      start(3, 2, {"--steps", "200", "--go", go_file()},
-            {{"MUSTER_STRATEGY", GetParam()}, {"MUSTER_STALENESS", "40"}, {"MUSTER_SYNC_EVERY", "2"}});
+      start(3, 2, {"--steps", "200", "--go", go_file()}, settings_of(GetParam(), /*staleness=*/40));
   for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
   cluster_.signal(job.workers[2], SIGKILL);
   EXPECT_EQ(cluster_.wait(job.workers[2], soon()).signal, SIGKILL);
@@ -234,9 +241,8 @@ TEST_P(EachMode, AKilledWorkerIsDoneWithoutAndServersEndToo) {
 }
 
 TEST_P(EachMode, AModelThatIsMadeAfterAWorkerDiedDoesNotWaitForIt) {
-  const Job job =
-      start(3, 2, {"--steps", "200", "--go", go_file(), "--second"},
-            {{"MUSTER_STRATEGY", GetParam()}, {"MUSTER_STALENESS", "40"}, {"MUSTER_SYNC_EVERY", "2"}});
+  const Job job = start(3, 2, {"--steps", "200", "--go", go_file(), "--second"},
+                        settings_of(GetParam(), /*staleness=*/40));
   for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
   cluster_.signal(job.workers[2], SIGKILL);
   EXPECT_EQ(cluster_.wait(job.workers[2], soon()).signal, SIGKILL);
@@ -252,11 +258,9 @@ TEST_P(EachMode, AModelThatIsMadeAfterAWorkerDiedDoesNotWaitForIt) {
 TEST_P(EachMode, AStoppedWorkerHoldsNobodyUpForLongerThanTwiceTheHeartbeat) {
   constexpr auto kHeartbeatTimeout = 4s;
   constexpr auto kStep = 4s;  // what it takes at most to compute one, on a slow machine
-  const Job job = start(2, 1, {"--steps", "100", "--go", go_file()},
-                        {{"MUSTER_STRATEGY", GetParam()},
-                         {"MUSTER_STALENESS", "5"},
-                         {"MUSTER_SYNC_EVERY", "2"},
-                         {"MUSTER_HEARTBEAT_TIMEOUT", fmt::format("{}s", kHeartbeatTimeout.count())}});
+  Settings settings = settings_of(GetParam(), /*staleness=*/5);
+  settings["MUSTER_HEARTBEAT_TIMEOUT"] = fmt::format("{}s", kHeartbeatTimeout.count());
+  const Job job = start(2, 1, {"--steps", "100", "--go", go_file()}, settings);
   for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
   cluster_.signal(job.workers[1], SIGSTOP);
   go();

@@ -69,6 +69,8 @@ class Commands {
                    std::to_string(case_.workers),
                    "--ps",
                    std::to_string(case_.servers),
+                   "--strategy",
+                   "none",
                    "--no-tune",
                    "--",
                    programs / "muster_bench_ps",

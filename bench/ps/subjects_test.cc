@@ -95,14 +95,15 @@ TEST_F(PsSubjects, AnotherBuildIsStartedInTheSameWay) {
   const auto commands = subjects({.programs = "/bin", .baseline = "/old"}, kCase);
   ASSERT_EQ(commands.size(), 2u);
   EXPECT_EQ(commands[1].of.subject, "baseline");
-  EXPECT_EQ(
-      fmt::format("{}", fmt::join(commands[1].processes.at(0), " ")),
-      "/old/muster run --workers 2 --ps 1 --no-tune -- /old/muster_bench_ps DIR --variables 1 --bytes 4096");
+  EXPECT_EQ(fmt::format("{}", fmt::join(commands[1].processes.at(0), " ")),
+            "/old/muster run --workers 2 --ps 1 --strategy none --no-tune -- /old/muster_bench_ps DIR "
+            "--variables 1 --bytes 4096");
 }
 
 TEST_F(PsSubjects, MusterIsStartedAsAUserWould) {
   EXPECT_EQ(line(find("muster", kCase)),
-            "muster run --workers 2 --ps 1 --no-tune -- muster_bench_ps DIR --variables 1 --bytes 4096");
+            "muster run --workers 2 --ps 1 --strategy none --no-tune -- muster_bench_ps DIR --variables 1 "
+            "--bytes 4096");
   Case tcp = kCase;
   tcp.transport = "tcp";
   EXPECT_THAT(line(find("muster", tcp)), HasSubstr("--bytes 4096 --shared-memory off"));

@@ -64,8 +64,8 @@ class Job {
   const Task& task() const;                ///< This task.
   const std::vector<Task>& tasks() const;  ///< All tasks of the job, in the order of their names.
 
-  /// Waits until all tasks have come to the barrier of this name: the workers, and with --strategy allreduce
-  /// the servers too, which run the program as workers do. Names that begin with "muster/" are taken, here
+  /// Waits until all tasks have come to the barrier of this name: the workers, and with --strategy none the
+  /// servers too, which run the program as workers do. Names that begin with "muster/" are taken, here
   /// and below.
   void barrier(const std::string& name, std::optional<std::chrono::milliseconds> limit = {});
 

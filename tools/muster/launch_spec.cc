@@ -9,6 +9,9 @@
 namespace muster::detail {
 namespace {
 
+// Nobody trains with so many; a thousand by mistake would take all memory before it fails.
+constexpr int kTasksOfACore = 32;
+
 // [first, last) of `count` things on node `node`.
 std::pair<int, int> range_of_node(int count, int nodes, int node) {
   const int each = count / nodes;
@@ -19,7 +22,7 @@ std::pair<int, int> range_of_node(int count, int nodes, int node) {
 
 }  // namespace
 
-TaskSet LaunchSpec::tasks() const {
+void LaunchSpec::check() const {
   if (workers < 1) raise<InvalidArgument>("--workers {}: a job has at least one worker", workers);
   if (servers < 0) raise<InvalidArgument>("--ps {}: expected a whole number from 0", servers);
   if (nodes < 1) raise<InvalidArgument>("--nnodes {}: a job runs on at least one node", nodes);
@@ -28,6 +31,24 @@ TaskSet LaunchSpec::tasks() const {
         "--nnodes {} with --workers {}: --workers counts those of all nodes, and each node runs at least one",
         nodes, workers);
   }
+}
+
+void LaunchSpec::check_load(int node, int cores) const {
+  int64_t tasks = 0;
+  for (const int count : {workers, servers}) {
+    const auto [first, last] = range_of_node(count, nodes, node);
+    tasks += last - first;
+  }
+  const int64_t most = int64_t{kTasksOfACore} * cores;
+  if (tasks <= most) return;
+  raise<InvalidArgument>(
+      "--workers {}: this node, with {} core{}, would run {} tasks, and more than {} ({} for each core) are "
+      "refused; give fewer, or add --oversubscribe to start them all the same",
+      workers, cores, cores == 1 ? "" : "s", tasks, most, kTasksOfACore);
+}
+
+TaskSet LaunchSpec::tasks() const {
+  check();
   TaskSet tasks;
   tasks["worker"].resize(static_cast<size_t>(workers));
   std::iota(tasks["worker"].begin(), tasks["worker"].end(), 0);

@@ -21,7 +21,13 @@ struct LaunchSpec {
   int servers = 0;
   int nodes = 1;
 
-  /// All tasks of the job. Throws InvalidArgument for what can't be: no worker, a node without a task.
+  /// Throws InvalidArgument for what can't be: no worker, a node without a task.
+  void check() const;
+
+  /// Throws InvalidArgument when a node with `cores` cores would run more tasks than it can take.
+  void check_load(int node, int cores) const;
+
+  /// All tasks of the job. Throws as check() does.
   TaskSet tasks() const;
 
   /// Those that node `node` runs; servers first, since workers look for them.

@@ -32,6 +32,19 @@ TEST(LaunchSpec, ImpossibleSpecsAreRejected) {
   EXPECT_THROW((LaunchSpec{.workers = 1, .nodes = 2}.tasks()), InvalidArgument);
 }
 
+TEST(LaunchSpec, MoreTasksThanANodeCanTakeAreRejectedWithTheRemedy) {
+  EXPECT_NO_THROW((LaunchSpec{.workers = 62, .servers = 2}.check_load(0, 2)));
+  EXPECT_NO_THROW((LaunchSpec{.workers = 640, .nodes = 10}.check_load(9, 2)));
+  try {
+    LaunchSpec{.workers = 2'000'000'000, .servers = 2'000'000'000}.check_load(0, 2);
+    ADD_FAILURE();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::AllOf(::testing::HasSubstr("with 2 cores, would run 4000000000 tasks"),
+                                 ::testing::HasSubstr("add --oversubscribe")));
+  }
+}
+
 // What a launched task reads back is what the launcher meant, whichever variables it looks at.
 TEST(EnvironmentOfTask, EveryReaderFindsTheSameIdentity) {
   const LaunchSpec spec = {.workers = 3, .servers = 1, .nodes = 2};

@@ -41,8 +41,8 @@ Launcher::Launcher(LaunchOptions options)
     : options_(std::move(options)),
       program_(find_program(options_.command.front(),
                             options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
-      goes_on_(options_.config.strategy.starts_with("ps-")) {
-  options_.spec.tasks();  // throws if it can't be
+      goes_on_(options_.config.uses_servers()) {
+  options_.spec.check();
   if (options_.node < 0 || options_.node >= options_.spec.nodes) {
     raise<InvalidArgument>("--node-rank {} is not between 0 and {} (--nnodes {})", options_.node,
                            options_.spec.nodes - 1, options_.spec.nodes);
@@ -52,6 +52,8 @@ Launcher::Launcher(LaunchOptions options)
         "--nnodes {} needs --coordinator host:port, the same on every node: where node 0 listens",
         options_.spec.nodes);
   }
+  if (!options_.oversubscribe) options_.spec.check_load(options_.node, available_cores());
+  check_settings(options_.config, options_.spec.tasks());
   sigset_t mask;
   sigemptyset(&mask);
   for (const int number : kSignals) sigaddset(&mask, number);
@@ -83,8 +85,7 @@ Launcher::~Launcher() {
 
 int Launcher::run() {
   try {
-    prepare_tasks(rendezvous_unless_interrupted());
-    for (size_t i = 0; i < tasks_.size(); ++i) start(i);
+    start_tasks(rendezvous_unless_interrupted());
   } catch (const Error& error) {
     if (nodes_) nodes_->abort(error.what(), std::nullopt);
     throw;
@@ -134,7 +135,8 @@ ClusterSpec Launcher::rendezvous_unless_interrupted() {
   return rendezvous.get();
 }
 
-void Launcher::prepare_tasks(const ClusterSpec& cluster) {
+// Looks for signals after each: thousands of tasks take a while.
+void Launcher::start_tasks(const ClusterSpec& cluster) {
   const auto names = options_.spec.tasks_of_node(options_.node);
   Environment environment = options_.config.environment;
   if (options_.tune) {
@@ -159,6 +161,9 @@ void Launcher::prepare_tasks(const ClusterSpec& cluster) {
                                                           .node = options_.node,
                                                           .cluster = cluster,
                                                           .master = nodes_->master()})});
+    start(tasks_.size() - 1);
+    read_signals();
+    if (status_ != Status::kRunning) return;
   }
 }
 
@@ -198,6 +203,8 @@ void Launcher::poll_once() {
   for (size_t i = 0; i < sources.size(); ++i) {
     if (waits[i + 2].revents != 0) read_output(sources[i].first, sources[i].second);
   }
+  eventfd_t ignored = 0;
+  eventfd_read(wake_, &ignored);
   read_signals();
   reap();
   note_failures();
@@ -232,8 +239,6 @@ void Launcher::read_signals() {
                     tasks_.size()));
     begin_stopping(128 + number, /*at_once=*/true);
   }
-  eventfd_t ignored = 0;
-  eventfd_read(wake_, &ignored);
 }
 
 void Launcher::read_output(size_t index, int stream) {

@@ -3,7 +3,8 @@
 // The course of `muster run` on one node: find the other nodes, start this node's tasks, watch them, and end
 // everything together.
 //
-//   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks
+//   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks, one after the other
+//              unless the user interrupts
 //   running    output is shown; a task that fails is restarted while it may be. With parameter servers the
 //              job goes on without a worker that fails for good, unless it was the last
 //   finishing  all workers of the job are done: servers get a grace period to end by themselves
@@ -42,6 +43,7 @@ struct LaunchOptions {
   int max_restarts = 0;
   std::chrono::milliseconds grace{std::chrono::seconds(5)};
   bool tune = true;
+  bool oversubscribe = false;  ///< start more tasks than this node can take
   Config config;  ///< of the tasks: coordinator, job id, secret, interface, timeouts; and the environment
 };
 
@@ -67,7 +69,7 @@ class Launcher {
   enum class Status { kRunning, kFinishing, kStopping };
 
   ClusterSpec rendezvous_unless_interrupted();
-  void prepare_tasks(const ClusterSpec& cluster);
+  void start_tasks(const ClusterSpec& cluster);
   void start(size_t index);
 
   void poll_once();

@@ -32,6 +32,8 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->add_option("--log-dir", options.log_dir, "keep the output of each task in a file of its own here");
   app->add_option("--grace", impl_->grace, "time between TERM and KILL when tasks are stopped")
       ->capture_default_str();
+  app->add_flag("--oversubscribe", options.oversubscribe,
+                "start more tasks than this node can take, which else is refused");
   app->add_flag("--no-tune", impl_->no_tune,
                 "do not choose BLAS kernel, instruction set and threads for the tasks");
   app->add_option("--nnodes", options.spec.nodes, "nodes of the job; run the same command on each")
@@ -46,13 +48,12 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
       ->required()
       ->option_text("program args...");
   app->footer(
-      "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0, or "
-      "that of the task that failed\n"
-      "(128 + signal when a signal ended it). With --strategy ps-... the job goes on without a worker that "
-      "fails, unless it was the last.\n\n"
+      "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0,\n"
+      "or that of the task that failed (128 + signal when a signal ended it). With --strategy ps-... the\n"
+      "job goes on without a worker that fails, unless it was the last.\n\n"
       "  muster run --workers 2 --precision bf16 -- mnist --epochs 5\n"
-      "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train --epochs 5    # on "
-      "h1; on h2 with --node-rank 1");
+      "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train    # on h1\n"
+      "  muster run --workers 8 --nnodes 2 --node-rank 1 --coordinator h1:2222 -- train    # on h2");
 }
 
 RunCommand::~RunCommand() = default;
@@ -68,7 +69,7 @@ int RunCommand::run() {
   options.grace = *grace;
   options.tune = !impl_->no_tune;
   options.config.read_environment(Environment::of_process());
-  options.spec.servers = impl_->servers.value_or(options.config.strategy.starts_with("ps-") ? 1 : 0);
+  options.spec.servers = impl_->servers.value_or(options.config.uses_servers() ? 1 : 0);
   Launcher launcher(options);
   return launcher.run();
 }

@@ -16,6 +16,41 @@
 namespace muster::detail {
 namespace {
 
+// Which strategies a setting applies to: a sum of these.
+struct Applies {
+  static constexpr unsigned kAllReduce = 1;
+  static constexpr unsigned kAsync = 2;
+  static constexpr unsigned kSync = 4;
+  static constexpr unsigned kSsp = 8;
+  static constexpr unsigned kLocal = 16;
+  static constexpr unsigned kNone = 32;
+  static constexpr unsigned kServers = kAsync | kSync | kSsp | kLocal;
+  static constexpr unsigned kTraining = kAllReduce | kServers;
+  static constexpr unsigned kAlways = kTraining | kNone;
+};
+
+constexpr std::array<std::pair<const char*, unsigned>, 6> kStrategies = {{{"allreduce", Applies::kAllReduce},
+                                                                          {"ps-async", Applies::kAsync},
+                                                                          {"ps-sync", Applies::kSync},
+                                                                          {"ps-ssp", Applies::kSsp},
+                                                                          {"ps-local", Applies::kLocal},
+                                                                          {"none", Applies::kNone}}};
+
+std::vector<std::string> strategies_of(unsigned applies) {
+  std::vector<std::string> words;
+  for (const auto& [word, bit] : kStrategies) {
+    if ((applies & bit) != 0) words.emplace_back(word);
+  }
+  return words;
+}
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return text;
+}
+
 struct Setting {
   const char* name;  // --name and MUSTER_NAME
   const char* type;
@@ -27,7 +62,36 @@ struct Setting {
   bool is_switch = false;    // a flag without a value
   bool is_identity = false;  // who a task is: its launcher says it
   bool is_secret = false;
+  unsigned applies = Applies::kAlways;
+  bool between_hosts = false;  // it has no effect on one host
+  const char* group = "";      // of --help
 };
+
+Setting only_for(unsigned applies, Setting setting) {
+  setting.applies = applies;
+  return setting;
+}
+
+Setting only_between_hosts(Setting setting) {
+  setting.between_hosts = true;
+  return setting;
+}
+
+// Text in a form of its own, which `is_good` knows.
+template <typename IsGood>
+Setting form_setting(const char* name, std::string Config::*field, const char* help, const char* expected,
+                     const IsGood& is_good) {
+  return {.name = name,
+          .type = "TEXT",
+          .help = help,
+          .read =
+              [field, is_good](Config& config, const std::string& text) {
+                config.*field = text;
+                return is_good(text);
+              },
+          .print = [field](const Config& config) { return config.*field; },
+          .expected = expected};
+}
 
 Setting text_setting(const char* name, std::string Config::*field, const char* help) {
   return {.name = name,
@@ -150,102 +214,150 @@ Setting switch_setting(const char* name, bool Config::*field, const char* help) 
           .is_switch = true};
 }
 
+// Each group of --help, and its settings. A setting that applies to some strategies only says so here.
+std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
+  return {
+      {"Muster, the job",
+       {
+           text_setting("task", &Config::task, "which task this is: worker/1"),
+           text_setting("cluster", &Config::cluster,
+                        "all tasks: worker=h1:2222,h2:2222;ps=h3:2222, or the same as JSON"),
+           text_setting("coordinator", &Config::coordinator,
+                        "host:port where worker 0 or the launcher listens"),
+           text_setting("job-id", &Config::job_id, "the job that this task belongs to"),
+           text_setting("secret", &Config::secret, "what all tasks of the job must know"),
+           text_setting("interface", &Config::interface,
+                        "network interfaces by name or prefix (eth,ib), or all but some (^lo,docker)"),
+           duration_setting("join-timeout", &Config::join_timeout,
+                            "how long to wait for all tasks to enter the job"),
+           duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
+                            "a task silent for this long has failed"),
+           number_setting("restart-count", &Config::restart_count, 0, 999'999,
+                          "how often this task has been restarted (set by the launcher)"),
+           choice_setting("log-level", &Config::log_level, "debug, info, warning, error or off",
+                          "debug, info, warning, error or off",
+                          std::array<std::pair<const char*, LogLevel>, 5>{{{"debug", LogLevel::kDebug},
+                                                                           {"info", LogLevel::kInfo},
+                                                                           {"warning", LogLevel::kWarning},
+                                                                           {"error", LogLevel::kError},
+                                                                           {"off", LogLevel::kOff}}}),
+           choice_setting(
+               "progress", &Config::progress, "auto, live (a line that rewrites itself), plain or off",
+               "auto, live, plain or off",
+               std::array<std::pair<const char*, ProgressStyle>, 4>{{{"auto", ProgressStyle::kAuto},
+                                                                     {"live", ProgressStyle::kLive},
+                                                                     {"plain", ProgressStyle::kPlain},
+                                                                     {"off", ProgressStyle::kOff}}}),
+       }},
+      {"Muster, training",
+       {
+           word_setting(
+               "strategy", &Config::strategy,
+               "how workers train together: allreduce; with parameter servers ps-async, ps-sync, "
+               "ps-ssp or ps-local; or none, in the program's own way, where servers run the program "
+               "as workers do",
+               strategies_of(Applies::kAlways)),
+           only_for(Applies::kAllReduce,
+                    only_between_hosts(
+                        bytes_setting("bucket", &Config::bucket,
+                                      "gradients that travel between hosts at once: 4M; auto measures"))),
+           only_for(Applies::kTraining,
+                    word_setting("precision", &Config::precision, "of the forward pass: fp32, bf16 or fp16",
+                                 {"fp32", "bf16", "fp16"})),
+           only_for(
+               Applies::kTraining,
+               form_setting("slow", &Config::slow,
+                            "make a worker slower, to see what happens: worker/1:3x, or several with commas",
+                            "like worker/1:3x",
+                            [](const std::string& text) { return parse_slow(text).has_value(); })),
+           only_for(Applies::kTraining,
+                    word_setting("on-nan", &Config::on_nan,
+                                 "what becomes of a step with a gradient that is infinite or not a number: "
+                                 "skip it, or stop the job",
+                                 {"skip", "stop"})),
+       }},
+      {"Muster, parameter servers",
+       {
+           only_for(Applies::kServers,
+                    word_setting("placement", &Config::placement,
+                                 "of variables on servers: round-robin, balanced or sliced (equal bytes)",
+                                 {"round-robin", "balanced", "sliced"})),
+           only_for(
+               Applies::kServers,
+               form_setting("switch", &Config::switches,
+                            "change the mode at steps: 0:ps-sync,500:ps-async; the first is the strategy",
+                            "like 0:ps-sync,500:ps-async: modes of parameter servers with the steps from "
+                            "which on they hold, which begin at 0 and grow",
+                            [](const std::string& text) { return parse_switches(text).has_value(); })),
+           only_for(
+               Applies::kSync,
+               number_setting("replicas-to-aggregate", &Config::replicas_to_aggregate, 0, 100'000,
+                              "gradients averaged for a step; fewer than workers gives backup workers; 0: as "
+                              "many as workers")),
+           only_for(Applies::kSync,
+                    number_setting("init-tokens", &Config::init_tokens, 0, 1'000'000,
+                                   "tokens for the first step; 0: as many as for the later ones")),
+           only_for(Applies::kAsync | Applies::kSsp,
+                    number_setting("max-staleness", &Config::max_staleness, -1, 1'000'000,
+                                   "drop gradients more stale than this, or damp them; -1: never")),
+           only_for(Applies::kAsync | Applies::kSsp,
+                    switch_setting("staleness-damping", &Config::staleness_damping,
+                                   "divide the learning rate by the staleness, instead of dropping")),
+           only_for(Applies::kSsp, number_setting("staleness", &Config::staleness, 0, 1'000'000'000,
+                                                  "how many steps a worker may be ahead of the slowest")),
+           only_for(Applies::kLocal, number_setting("sync-every", &Config::sync_every, 1, 1'000'000,
+                                                    "steps that a worker takes alone between two averages")),
+           only_for(Applies::kLocal, real_setting("outer-momentum", &Config::outer_momentum, 0, 1,
+                                                  "momentum of the averages")),
+           only_for(Applies::kAsync | Applies::kSsp,
+                    switch_setting(
+                        "hogwild", &Config::hogwild,
+                        "workers on the server's host read parameters in place, also while they change")),
+           only_for(Applies::kServers, duration_setting("server-wait", &Config::server_wait,
+                                                        "how long workers wait for a server that is gone")),
+       }},
+      {"Muster, between tasks",
+       {
+           word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",
+                        {"native", "mpi", "gloo"}),
+           word_setting(
+               "algorithm", &Config::algorithm,
+               "of collectives, where it can be had: ring, halving-doubling, doubling, exchange, direct, "
+               "hierarchical, chain, tree; auto chooses by size",
+               {"auto", "ring", "halving-doubling", "doubling", "exchange", "direct", "hierarchical", "chain",
+                "tree"}),
+           choice_setting("shared-memory", &Config::shared_memory, "between ranks of one host: on or off",
+                          "on or off",
+                          std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}}),
+           only_between_hosts(word_setting("wire", &Config::wire,
+                                           "what float32 sums travel as between hosts: same, fp16 or bf16",
+                                           {"same", "fp16", "bf16"})),
+           only_between_hosts(number_setting("sockets", &Config::sockets, 1, 64,
+                                             "connections for each pair of ranks on different hosts")),
+           duration_setting("collective-timeout", &Config::collective_timeout,
+                            "how long a wait for other tasks may last before the job fails"),
+           duration_setting("stall-warning", &Config::stall_warning,
+                            "say who holds up whom when a wait takes longer than this"),
+           text_setting("tls-cert", &Config::tls_cert,
+                        "this task's certificate (PEM): encrypts links between hosts"),
+           text_setting("tls-key", &Config::tls_key, "its key (PEM)"),
+           text_setting("tls-ca", &Config::tls_ca, "who signed the certificates of the job (PEM)"),
+       }},
+  };
+}
+
 const std::vector<Setting>& settings() {
   static const auto* table = [] {
-    auto* made = new std::vector<Setting>{
-        text_setting("task", &Config::task, "which task this is: /job:worker/task:1"),
-        text_setting("cluster", &Config::cluster,
-                     "all tasks: worker=h1:2222,h2:2222;ps=h3:2222, or the same as JSON"),
-        text_setting("coordinator", &Config::coordinator, "host:port where worker 0 or the launcher listens"),
-        text_setting("job-id", &Config::job_id, "the job that this task belongs to"),
-        text_setting("secret", &Config::secret, "what all tasks of the job must know"),
-        text_setting("interface", &Config::interface,
-                     "network interfaces by name or prefix (eth,ib), or all but some (^lo,docker)"),
-        duration_setting("join-timeout", &Config::join_timeout,
-                         "how long to wait for all tasks to enter the job"),
-        duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
-                         "a task silent for this long has failed"),
-        number_setting("restart-count", &Config::restart_count, 0, 999'999,
-                       "how often this task has been restarted (set by the launcher)"),
-        choice_setting("log-level", &Config::log_level, "debug, info, warning, error or off",
-                       "debug, info, warning, error or off",
-                       std::array<std::pair<const char*, LogLevel>, 5>{{{"debug", LogLevel::kDebug},
-                                                                        {"info", LogLevel::kInfo},
-                                                                        {"warning", LogLevel::kWarning},
-                                                                        {"error", LogLevel::kError},
-                                                                        {"off", LogLevel::kOff}}}),
-        choice_setting("progress", &Config::progress,
-                       "auto, live (a line that rewrites itself), plain or off", "auto, live, plain or off",
-                       std::array<std::pair<const char*, ProgressStyle>, 4>{{{"auto", ProgressStyle::kAuto},
-                                                                             {"live", ProgressStyle::kLive},
-                                                                             {"plain", ProgressStyle::kPlain},
-                                                                             {"off", ProgressStyle::kOff}}}),
-        word_setting("strategy", &Config::strategy,
-                     "how workers train together: allreduce, or parameter servers with ps-async, ps-sync, "
-                     "ps-ssp or ps-local",
-                     {"allreduce", "ps-async", "ps-sync", "ps-ssp", "ps-local"}),
-        bytes_setting("bucket", &Config::bucket,
-                      "gradients that travel between hosts at once: 4M; auto measures"),
-        word_setting("precision", &Config::precision, "of the forward pass: fp32, bf16 or fp16",
-                     {"fp32", "bf16", "fp16"}),
-        text_setting("slow", &Config::slow,
-                     "make a worker slower, to see what happens: worker/1:3x, or several with commas"),
-        word_setting("placement", &Config::placement,
-                     "of variables on servers: round-robin, balanced or sliced (equal bytes)",
-                     {"round-robin", "balanced", "sliced"}),
-        text_setting("switch", &Config::switches,
-                     "change the mode of parameter servers at steps: 0:ps-sync,500:ps-async"),
-        number_setting("replicas-to-aggregate", &Config::replicas_to_aggregate, 0, 100'000,
-                       "ps-sync: gradients averaged for a step; fewer than workers gives backup workers; 0: "
-                       "as many as workers"),
-        number_setting("init-tokens", &Config::init_tokens, 0, 1'000'000,
-                       "ps-sync: tokens for the first step; 0: as many as for the later ones"),
-        number_setting("max-staleness", &Config::max_staleness, -1, 1'000'000,
-                       "ps-async: drop gradients more stale than this, or damp them; -1: never"),
-        switch_setting("staleness-damping", &Config::staleness_damping,
-                       "ps-async: divide the learning rate by the staleness, instead of dropping"),
-        number_setting("staleness", &Config::staleness, 0, 1'000'000'000,
-                       "ps-ssp: how many steps a worker may be ahead of the slowest"),
-        number_setting("sync-every", &Config::sync_every, 1, 1'000'000,
-                       "ps-local: steps that a worker takes alone between two averages"),
-        real_setting("outer-momentum", &Config::outer_momentum, 0, 1, "ps-local: momentum of the averages"),
-        switch_setting("hogwild", &Config::hogwild,
-                       "workers on the server's host read parameters in place, also while they change"),
-        word_setting("on-nan", &Config::on_nan,
-                     "what becomes of a step with a gradient that is infinite or not a number: skip it, or "
-                     "stop the job",
-                     {"skip", "stop"}),
-        duration_setting("server-wait", &Config::server_wait,
-                         "how long workers wait for a server that is gone"),
-        word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",
-                     {"native", "mpi", "gloo"}),
-        word_setting(
-            "algorithm", &Config::algorithm,
-            "of collectives, where it can be had: ring, halving-doubling, doubling, exchange, direct, "
-            "hierarchical, chain, tree; auto chooses by size",
-            {"auto", "ring", "halving-doubling", "doubling", "exchange", "direct", "hierarchical", "chain",
-             "tree"}),
-        choice_setting("shared-memory", &Config::shared_memory, "between ranks of one host: on or off",
-                       "on or off",
-                       std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}}),
-        word_setting("wire", &Config::wire, "what float32 sums travel as between hosts: same, fp16 or bf16",
-                     {"same", "fp16", "bf16"}),
-        number_setting("sockets", &Config::sockets, 1, 64,
-                       "connections for each pair of ranks on different hosts"),
-        duration_setting("collective-timeout", &Config::collective_timeout,
-                         "how long a wait for other tasks may last before the job fails"),
-        duration_setting("stall-warning", &Config::stall_warning,
-                         "say who holds up whom when a wait takes longer than this"),
-        text_setting("tls-cert", &Config::tls_cert,
-                     "this task's certificate (PEM): encrypts links between hosts"),
-        text_setting("tls-key", &Config::tls_key, "its key (PEM)"),
-        text_setting("tls-ca", &Config::tls_ca, "who signed the certificates of the job (PEM)"),
-    };
-    for (auto& setting : *made) {
-      const std::string_view name = setting.name;
-      setting.is_secret = name == "secret";
-      setting.is_identity = name == "task" || name == "cluster" || name == "restart-count";
-      setting.has_flag = name != "secret" && name != "restart-count";
+    auto* made = new std::vector<Setting>;
+    for (auto& [group, members] : setting_groups()) {
+      for (auto& setting : members) {
+        const std::string_view name = setting.name;
+        setting.group = group;
+        setting.is_secret = name == "secret";
+        setting.is_identity = name == "task" || name == "cluster" || name == "restart-count";
+        setting.has_flag = name != "secret" && name != "restart-count";
+        made->push_back(std::move(setting));
+      }
     }
     return made;
   }();
@@ -260,7 +372,42 @@ std::string variable_of(const Setting& setting) {
   return name;
 }
 
+// What the flag does, for whom, and its variable.
+std::string help_of(const Setting& setting) {
+  const bool some_servers = (setting.applies & Applies::kServers) != Applies::kServers;
+  const bool needs_saying = setting.applies != Applies::kAlways && some_servers;
+  return fmt::format("{}{}{} ({})", needs_saying ? listed(strategies_of(setting.applies)) : "",
+                     needs_saying ? ": " : "", setting.help, variable_of(setting));
+}
+
 }  // namespace
+
+std::optional<std::vector<std::pair<int64_t, std::string>>> parse_switches(std::string_view text) {
+  const auto known = strategies_of(Applies::kServers);
+  std::vector<std::pair<int64_t, std::string>> modes;
+  for (const auto& item : split(text, ',')) {
+    const size_t colon = item.find(':');
+    if (colon == std::string::npos) return std::nullopt;
+    const auto from = parse_integer(std::string_view(item).substr(0, colon));
+    const std::string mode = item.substr(colon + 1);
+    const bool grows = from && (modes.empty() ? *from == 0 : *from > modes.back().first);
+    if (!grows || std::find(known.begin(), known.end(), mode) == known.end()) return std::nullopt;
+    modes.emplace_back(*from, mode);
+  }
+  return modes;
+}
+
+std::optional<std::map<std::string, double>> parse_slow(std::string_view text) {
+  std::map<std::string, double> factors;
+  for (const auto& entry : split(text, ',')) {
+    const size_t colon = entry.rfind(':');
+    if (colon == std::string::npos || !entry.ends_with('x')) return std::nullopt;
+    const auto factor = parse_real(std::string_view(entry).substr(colon + 1, entry.size() - colon - 2));
+    if (!factor || *factor < 1) return std::nullopt;
+    factors[entry.substr(0, colon)] = *factor;
+  }
+  return factors;
+}
 
 void Config::add_flags(CLI::App& app, const std::vector<std::string>& names) {
   add_flags_of(app, [&](const Setting& setting) {
@@ -274,6 +421,7 @@ void Config::add_job_flags(CLI::App& app) {
 
 template <typename Wanted>
 void Config::add_flags_of(CLI::App& app, const Wanted& wanted) {
+  const Config defaults;
   for (const auto& setting : settings()) {
     if (!setting.has_flag || !wanted(setting)) continue;
     const std::string flag = std::string("--") + setting.name;
@@ -284,8 +432,8 @@ void Config::add_flags_of(CLI::App& app, const Wanted& wanted) {
                setting.read(*this, "on");
                sources_[setting.name] = flag;
              },
-             fmt::format("{} ({})", setting.help, variable_of(setting)))
-          ->group("Muster");
+             help_of(setting))
+          ->group(setting.group);
       continue;
     }
     app.add_option_function<std::string>(
@@ -296,9 +444,10 @@ void Config::add_flags_of(CLI::App& app, const Wanted& wanted) {
              }
              sources_[setting.name] = flag;
            },
-           fmt::format("{} ({})", setting.help, variable_of(setting)))
+           help_of(setting))
         ->type_name(setting.type)
-        ->group("Muster");
+        ->default_str(setting.print(defaults))
+        ->group(setting.group);
   }
 }
 
@@ -321,6 +470,97 @@ void Config::read_environment(Environment variables) {
                              suggestion(name, known));
     }
   }
+  if (switches.empty()) return;
+  const std::string first = modes().front();
+  const auto& source = sources_["switch"];
+  if (sources_.emplace("strategy", source).second) strategy = first;
+  if (strategy != first) {
+    raise<InvalidArgument>("{} begins with {}, and {} is {}: leave the strategy out, or make it {}", source,
+                           first, sources_["strategy"], strategy, first);
+  }
+}
+
+std::vector<std::string> Config::modes() const {
+  const auto parsed = switches.empty() ? std::nullopt : parse_switches(switches);
+  if (!parsed) return {strategy};
+  std::vector<std::string> result;
+  for (const auto& [from, mode] : *parsed) result.push_back(mode);
+  return result;
+}
+
+void Config::check(const Tasks& tasks) const {
+  check_strategies();
+  check_servers(tasks);
+  check_slow(tasks);
+  check_tls();
+}
+
+void Config::check_strategies() const {
+  const auto used = modes();
+  for (const auto& setting : settings()) {
+    const auto source = sources_.find(setting.name);
+    if (source == sources_.end()) continue;
+    const auto wanted = strategies_of(setting.applies);
+    if (std::find_first_of(used.begin(), used.end(), wanted.begin(), wanted.end()) != used.end()) continue;
+    raise<InvalidArgument>("{} applies to {}, not to {}; {} or {}", source->second, listed(wanted),
+                           listed(used),
+                           wanted.size() == 1 ? fmt::format("add --strategy {}", wanted.front())
+                                              : "choose one of these by --strategy",
+                           source->second.starts_with("--") ? "leave it out" : "unset it");
+  }
+}
+
+void Config::check_servers(const Tasks& tasks) const {
+  if (tasks.servers > 0 && strategy == "allreduce") {
+    raise<InvalidArgument>(
+        "--ps {} has no effect with --strategy allreduce, which uses no parameter servers: add --strategy "
+        "ps-sync, ps-async, ps-ssp or ps-local; or --strategy none for a program with servers of its own; or "
+        "leave --ps out",
+        tasks.servers);
+  }
+  if (tasks.servers == 0 && uses_servers()) {
+    raise<InvalidArgument>(
+        "--strategy {} needs a parameter server, and the job has none: start the program by `muster run "
+        "--strategy {}`, which starts one, or as many as --ps says",
+        strategy, strategy);
+  }
+}
+
+void Config::check_slow(const Tasks& tasks) const {
+  if (slow.empty()) return;
+  const auto factors = parse_slow(slow);
+  if (!factors) raise<InvalidArgument>("--slow {} is not like worker/1:3x", slow);
+  for (const auto& [name, factor] : *factors) {
+    if (std::find(tasks.workers.begin(), tasks.workers.end(), name) != tasks.workers.end()) continue;
+    raise<InvalidArgument>("--slow {}: the job has no {}, only {}", slow, name,
+                           tasks.workers.size() < 2
+                               ? listed(tasks.workers)
+                               : fmt::format("{} to {}", tasks.workers.front(), tasks.workers.back()));
+  }
+}
+
+void Config::check_tls() const {
+  std::vector<std::string> given;
+  std::vector<std::string> missing;
+  for (const auto& [flag, text] :
+       {std::pair{"--tls-cert", &tls_cert}, {"--tls-key", &tls_key}, {"--tls-ca", &tls_ca}})
+    (text->empty() ? missing : given).emplace_back(flag);
+  if (given.empty() || missing.empty()) return;
+  raise<InvalidArgument>("TLS needs --tls-cert, --tls-key and --tls-ca together: add {}, or leave {} out",
+                         listed(missing), listed(given));
+}
+
+std::vector<std::string> Config::without_effect_on_one_host() const {
+  std::vector<std::string> sentences;
+  if (!shared_memory) return sentences;
+  const Config defaults;
+  for (const auto& setting : settings()) {
+    const std::string text = setting.print(*this);
+    if (!setting.between_hosts || text == setting.print(defaults)) continue;
+    sentences.push_back(fmt::format(
+        "--{} {} has no effect: all tasks are on one host, where they share memory", setting.name, text));
+  }
+  return sentences;
 }
 
 void Config::export_to(Environment& variables) const {

@@ -13,8 +13,12 @@
 // Of one thread until it is read; a value from then on.
 
 #include <chrono>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "muster/base/environment.h"
@@ -29,8 +33,8 @@ namespace muster::detail {
 
 class Config {
  public:
-  std::string task;         ///< "/job:worker/task:1"; empty: found from the launcher's variables
-  std::string cluster;      ///< {"worker": ["h1:2222"]} or worker=h1:2222,h2:2222;ps=h3:2222
+  std::string task;     ///< "worker/1" or "/job:worker/task:1"; empty: found from the launcher's variables
+  std::string cluster;  ///< {"worker": ["h1:2222"]} or worker=h1:2222,h2:2222;ps=h3:2222
   std::string coordinator;  ///< "host:port"; empty: found from the launcher's variables
   std::string job_id;
   std::string secret;     ///< from MUSTER_SECRET only: a command line can be read by other users
@@ -42,24 +46,24 @@ class Config {
   ProgressStyle progress = ProgressStyle::kAuto;
 
   // Training.
-  std::string strategy = "allreduce";  ///< how gradients become new parameters: allreduce, ps-async, ...
+  std::string strategy = "allreduce";  ///< how gradients become new parameters: allreduce, ps-async, ... none
   std::string bucket = "auto";         ///< bytes that travel between hosts at once: 25M; auto: measured
   std::string precision = "fp32";      ///< of the forward pass: fp32, bf16 or fp16
 
-  std::string slow;  ///< "worker/1:3x": makes a worker slower, to try out what then happens
+  std::string slow;             ///< "worker/1:3x": makes a worker slower, to try out what then happens
+  std::string on_nan = "stop";  ///< what a gradient that is not finite does: skip or stop
 
   // Parameter servers.
   std::string placement = "sliced";  ///< of variables on servers: round-robin, balanced or sliced
   std::string switches;              ///< "0:ps-sync,500:ps-async": modes from the given steps on
   int replicas_to_aggregate = 0;     ///< ps-sync: gradients averaged for a step; 0: as many as workers
   int init_tokens = 0;             ///< ps-sync: tokens for the first step; 0: one for each gradient or worker
-  int max_staleness = -1;          ///< ps-async: drop, or damp, what is more stale; -1: nothing
-  bool staleness_damping = false;  ///< ps-async: divide the learning rate by the staleness
+  int max_staleness = -1;          ///< ps-async, ps-ssp: drop, or damp, what is more stale; -1: nothing
+  bool staleness_damping = false;  ///< ps-async, ps-ssp: divide the learning rate by the staleness
   int staleness = 0;               ///< ps-ssp: how far a worker may be ahead of the slowest
   int sync_every = 16;             ///< ps-local: local steps between two averages
   double outer_momentum = 0;       ///< ps-local: of the averages
   bool hogwild = false;            ///< workers of the server's host read parameters in place
-  std::string on_nan = "stop";     ///< what a gradient that is not finite does: skip or stop
   std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for a server that is gone
 
   // Collectives.
@@ -85,9 +89,26 @@ class Config {
   /// launcher says.
   void add_job_flags(CLI::App& app);
 
-  /// Fills what no flag has set. Throws InvalidArgument for a malformed value and for an unknown MUSTER_*
-  /// variable.
+  /// Fills what no flag has set. Modes to switch between are a strategy too, that of the first. Throws
+  /// InvalidArgument for a malformed value, for an unknown MUSTER_* variable, and for a strategy that is not
+  /// the first of the modes.
   void read_environment(Environment variables);
+
+  /// What a job consists of, as far as settings depend on it.
+  struct Tasks {
+    std::vector<std::string> workers;  ///< their names: "worker/0", ...
+    int servers = 0;
+  };
+
+  /// Throws InvalidArgument when a setting that was given, be it with its default, can have no effect in a
+  /// job of these tasks, or when the strategy does not fit them. Names the flag or variable, and the remedy.
+  void check(const Tasks& tasks) const;
+
+  /// A sentence for each setting that is not its default and has no effect while all tasks are on one host.
+  std::vector<std::string> without_effect_on_one_host() const;
+
+  /// Whether the strategy is one of parameter servers.
+  bool uses_servers() const { return strategy.starts_with("ps-"); }
 
   /// Sets the variable of each setting that differs from its default, and removes the others: a process
   /// started with these reads the same.
@@ -99,8 +120,21 @@ class Config {
  private:
   template <typename Wanted>
   void add_flags_of(CLI::App& app, const Wanted& wanted);
+  void check_strategies() const;
+  void check_servers(const Tasks& tasks) const;
+  void check_slow(const Tasks& tasks) const;
+  void check_tls() const;
+  std::vector<std::string> modes() const;
 
   std::map<std::string, std::string> sources_;  // setting -> "--task" or "MUSTER_TASK"
 };
+
+/// Reads --switch, "0:ps-sync,500:ps-async": each mode with the step from which on it holds, the first from
+/// 0. Empty when it is malformed.
+std::optional<std::vector<std::pair<int64_t, std::string>>> parse_switches(std::string_view text);
+
+/// Reads --slow, "worker/1:3x,worker/2:1.5x": how many times slower each worker is made. Empty when it is
+/// malformed.
+std::optional<std::map<std::string, double>> parse_slow(std::string_view text);
 
 }  // namespace muster::detail

@@ -111,6 +111,103 @@ TEST(Config, TheFlagsOfAJobAreAllButWhoATaskIs) {
   EXPECT_EQ(names_of(of_job), expected);
 }
 
+// What Config::check says of flags and variables in a job of two workers and `servers` parameter servers.
+std::string complaint(const std::vector<std::string>& flags, int servers = 0, Environment variables = {}) {
+  return message_of([&] {
+    read(flags, std::move(variables)).check({.workers = {"worker/0", "worker/1"}, .servers = servers});
+  });
+}
+
+constexpr const char* kNoComplaint = "nothing was thrown";
+
+TEST(Config, AFlagOfAnotherStrategyIsAnErrorWithTheRemedy) {
+  EXPECT_EQ(complaint({"--staleness", "4"}),
+            "--staleness applies to ps-ssp, not to allreduce; add --strategy ps-ssp or leave it out");
+  EXPECT_THAT(complaint({"--hogwild"}),
+              HasSubstr("--hogwild applies to ps-async and ps-ssp, not to allreduce"));
+  EXPECT_THAT(complaint({"--placement", "balanced"}),
+              HasSubstr("choose one of these by --strategy or leave it out"));
+  EXPECT_THAT(complaint({"--strategy", "ps-sync", "--sync-every", "4"}, 1),
+              HasSubstr("--sync-every applies to ps-local, not to ps-sync"));
+  EXPECT_THAT(complaint({"--strategy", "ps-sync", "--bucket", "4M"}, 1),
+              HasSubstr("--bucket applies to allreduce, not to ps-sync"));
+  EXPECT_THAT(complaint({"--strategy", "none", "--precision", "bf16"}), HasSubstr("not to none"));
+}
+
+TEST(Config, EveryFlagOfParameterServersIsRefusedByAllReduce) {
+  const std::vector<std::vector<std::string>> flags = {
+      {"--placement", "sliced"}, {"--replicas-to-aggregate", "0"}, {"--init-tokens", "0"},
+      {"--max-staleness", "-1"}, {"--staleness-damping"},          {"--staleness", "0"},
+      {"--sync-every", "16"},    {"--outer-momentum", "0"},        {"--hogwild"},
+      {"--server-wait", "30s"}};
+  for (const auto& given : flags) EXPECT_THAT(complaint(given), HasSubstr(given.front() + " applies to ps-"));
+}
+
+TEST(Config, AVariableOfAnotherStrategyIsAnErrorToo) {
+  EXPECT_EQ(complaint({}, 0, {{"MUSTER_STALENESS", "0"}}),
+            "MUSTER_STALENESS applies to ps-ssp, not to allreduce; add --strategy ps-ssp or unset it");
+}
+
+TEST(Config, WhatAppliesIsAccepted) {
+  EXPECT_EQ(complaint({"--bucket", "4M", "--on-nan", "skip", "--slow", "worker/1:3x"}), kNoComplaint);
+  EXPECT_EQ(complaint({"--strategy", "ps-ssp", "--staleness", "4", "--max-staleness", "9"}, 1), kNoComplaint);
+  EXPECT_EQ(complaint({"--switch", "0:ps-sync,5:ps-ssp", "--staleness", "4", "--init-tokens", "4"}, 1),
+            kNoComplaint);
+  EXPECT_EQ(complaint({"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c"}), kNoComplaint);
+}
+
+TEST(Config, ServersAndTheirStrategiesNeedEachOther) {
+  EXPECT_THAT(complaint({}, 2), HasSubstr("--ps 2 has no effect with --strategy allreduce"));
+  EXPECT_EQ(complaint({"--strategy", "none"}, 2), kNoComplaint);
+  EXPECT_THAT(complaint({"--strategy", "ps-async"}),
+              HasSubstr("--strategy ps-async needs a parameter server"));
+}
+
+TEST(Config, ModesToSwitchBetweenAreAStrategy) {
+  EXPECT_EQ(read({"--switch", "0:ps-ssp,5:ps-async"}, {}).strategy, "ps-ssp");
+  EXPECT_EQ(read({}, {{"MUSTER_SWITCH", "0:ps-sync"}}).strategy, "ps-sync");
+  EXPECT_EQ(message_of([] {
+              read({"--switch", "0:ps-sync,5:ps-async", "--strategy", "allreduce"}, {});
+            }),
+            "--switch begins with ps-sync, and --strategy is allreduce: leave the strategy out, or make it "
+            "ps-sync");
+  for (const char* bad : {"garbage", "0:allreduce", "1:ps-sync", "0:ps-sync,0:ps-async", "0:ps-sync,"})
+    EXPECT_THROW(read({"--switch", bad}, {}), CLI::ValidationError) << bad;
+}
+
+TEST(Config, OnlyAWorkerThatIsThereCanBeSlow) {
+  EXPECT_EQ(complaint({"--slow", "worker/7:3x"}),
+            "--slow worker/7:3x: the job has no worker/7, only worker/0 to worker/1");
+  EXPECT_THAT(complaint({"--strategy", "ps-sync", "--slow", "ps/0:3x"}, 1), HasSubstr("the job has no ps/0"));
+  for (const char* bad : {"nonsense", "worker/1:3", "worker/1:0.5x", "worker/1:3x,"})
+    EXPECT_THROW(read({"--slow", bad}, {}), CLI::ValidationError) << bad;
+}
+
+TEST(Config, TlsIsAllOfItsFlagsOrNone) {
+  EXPECT_THAT(complaint({"--tls-cert", "a"}),
+              HasSubstr("add --tls-key and --tls-ca, or leave --tls-cert out"));
+  EXPECT_THAT(complaint({"--tls-cert", "a", "--tls-ca", "c"}), HasSubstr("add --tls-key"));
+}
+
+TEST(Config, WhatIsBetweenHostsHasNoEffectOnOne) {
+  EXPECT_THAT(read({"--wire", "fp16", "--sockets", "2", "--engine", "gloo"}, {}).without_effect_on_one_host(),
+              ::testing::ElementsAre(HasSubstr("--wire fp16 has no effect: all tasks are on one host"),
+                                     HasSubstr("--sockets 2")));
+  EXPECT_THAT(read({"--wire", "fp16", "--shared-memory", "off"}, {}).without_effect_on_one_host(),
+              ::testing::IsEmpty());
+}
+
+TEST(Config, HelpHasGroupsAndDefaults) {
+  Config config;
+  CLI::App app;
+  config.add_flags(app);
+  const std::string help = app.help();
+  for (const char* text : {"Muster, the job:", "Muster, training:", "Muster, parameter servers:",
+                           "--heartbeat-timeout DURATION=10s", "--sync-every N=16",
+                           "--placement CHOICE=sliced", "ps-async and ps-ssp: drop gradients"})
+    EXPECT_THAT(help, HasSubstr(text));
+}
+
 TEST(Config, PrintsEverySettingWithItsSource) {
   const auto text = read({"--task", "/job:ps/task:0"}, {{"MUSTER_JOB_ID", "j1"}}).to_string();
   EXPECT_THAT(text, HasSubstr("/job:ps/task:0"));

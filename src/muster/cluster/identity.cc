@@ -290,6 +290,17 @@ int Identity::count(const std::string& job) const {
   return found == tasks.end() ? 0 : static_cast<int>(found->second.size());
 }
 
+void check_settings(const Config& config, const TaskSet& tasks) {
+  Config::Tasks named;
+  if (const auto workers = tasks.find("worker"); workers != tasks.end()) {
+    for (const int index : workers->second)
+      named.workers.push_back(TaskName::of("worker", index).short_name());
+  }
+  if (const auto servers = tasks.find("ps"); servers != tasks.end())
+    named.servers = static_cast<int>(servers->second.size());
+  config.check(named);
+}
+
 void forget_launchers(Environment& environment) {
   for (const char* prefix : {"OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"}) {
     for (const auto& name : environment.names_with_prefix(prefix)) environment.unset(name);

@@ -45,6 +45,9 @@ struct Identity {
 /// without a way to find the chief (with the remedy).
 Identity find_identity(const Config& config);
 
+/// Throws InvalidArgument when a setting can have no effect in a job of these tasks, as Config::check does.
+void check_settings(const Config& config, const TaskSet& tasks);
+
 /// Removes the variables by which any launcher gives an identity, for a process that is to get another one.
 void forget_launchers(Environment& environment);
 

@@ -51,6 +51,7 @@ JobContext::JobContext(Config config) : config_(std::move(config)), identity_(fi
   set_log_level(config_.log_level);
   set_log_task(identity_.task.short_name());
   log_debug("started by {}; settings:\n{}", identity_.launcher, config_.to_string());
+  check_settings(config_, identity_.tasks);
   if (identity_.alone()) {
     const Host host = Host::local();
     tasks_ = {{.task = identity_.task,
@@ -58,11 +59,21 @@ JobContext::JobContext(Config config) : config_(std::move(config)), identity_(fi
                .host_name = host.name,
                .host_identity = host.identity,
                .pid = getpid()}};
-    return;
+  } else {
+    if (identity_.hosts_coordinator) host_coordinator();
+    waits_.set_doing_otherwise([this] { return last_collective(); });
+    enter();
   }
-  if (identity_.hosts_coordinator) host_coordinator();
-  waits_.set_doing_otherwise([this] { return last_collective(); });
-  enter();
+  warn_about_one_host();
+}
+
+void JobContext::warn_about_one_host() const {
+  if (!is_chief()) return;  // once a job
+  const auto elsewhere = [this](const TaskInfo& task) {
+    return task.host_identity != tasks_.front().host_identity;
+  };
+  if (std::any_of(tasks_.begin(), tasks_.end(), elsewhere)) return;
+  for (const auto& sentence : config_.without_effect_on_one_host()) log_warning("{}", sentence);
 }
 
 JobContext::~JobContext() {
@@ -101,7 +112,7 @@ void JobContext::host_coordinator() {
       .secret = secret_of(config_, identity_),
       .tasks = identity_.tasks,
       .heartbeat_timeout = config_.heartbeat_timeout,
-      .failure_policy = config_.strategy.starts_with("ps-") ? FailurePolicy::kGoOn : FailurePolicy::kAbort,
+      .failure_policy = config_.uses_servers() ? FailurePolicy::kGoOn : FailurePolicy::kAbort,
       .stall_warning = config_.stall_warning,
       .wait_timeout = config_.collective_timeout});
 }

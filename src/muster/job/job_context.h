@@ -34,8 +34,8 @@ namespace muster::detail {
 
 class JobContext {
  public:
-  /// Throws InvalidArgument (nobody knows who we are), Refused, DeadlineExceeded (a task did not come within
-  /// --join-timeout).
+  /// Throws InvalidArgument (nobody knows who we are, or a setting has no effect), Refused,
+  /// DeadlineExceeded (a task did not come within --join-timeout).
   explicit JobContext(Config config);
   ~JobContext();
   JobContext(const JobContext&) = delete;
@@ -50,7 +50,7 @@ class JobContext {
   int rank() const;  ///< of a worker, its place among them. Throws InvalidArgument on another task
 
   /// Whether the tasks of the job "ps" serve parameters instead of running the program's body.
-  bool servers_serve() const { return config_.strategy.starts_with("ps-"); }
+  bool servers_serve() const { return config_.uses_servers(); }
   int workers() const { return identity_.count("worker"); }
 
   /// All tasks of the cluster in the order of their names, this one among them.
@@ -131,6 +131,7 @@ class JobContext {
   void report_failed_task(const TaskInfo& task);
   void drop_communicator();
   void enter();
+  void warn_about_one_host() const;
   Endpoint::Options data_port() const;
 
   template <typename Wait>

@@ -42,6 +42,7 @@ TEST(Job, TasksOfAClusterMeetAtTheChief) {
     config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{};ps=127.0.0.1:{}", chief.port(),
                                  other.port(), server.port());
     config.task = rank == 2 ? "/job:ps/task:0" : fmt::format("/job:worker/task:{}", rank);
+    config.strategy = "none";
     config.join_timeout = 30s;
     Job job(config);
     EXPECT_EQ(job.tasks().size(), 3u);

@@ -22,7 +22,7 @@ using torch::Tensor;
 class ServerGroup : public WorkerGroup {
  public:
   explicit ServerGroup(JobContext& job)
-      : job_(job), number_(job.next_model()), untrained_(tables_of(job), number_) {}
+      : job_(job), number_(job.next_model()), untrained_(job.tables(), number_) {}
 
   std::shared_ptr<void> allocate(size_t bytes) override { return client_->allocate(bytes); }
 
@@ -106,15 +106,6 @@ class ServerGroup : public WorkerGroup {
   void barrier() override { job_.barrier(fmt::format("muster/trainer/{}", number_), "worker"); }
 
  private:
-  static TableClient& tables_of(JobContext& job) {
-    if (job.servers() == 0)
-      raise<InvalidArgument>(
-          "--strategy {} needs a parameter server: start the program with muster run --ps 1, "
-          "or more",
-          job.config().strategy);
-    return job.tables();
-  }
-
   static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }
 
   static std::string describe(const Config& config) {

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/config.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
@@ -81,16 +82,10 @@ const char* to_string(Mode mode) {
 }
 
 std::vector<Phase> parse_phases(const std::string& text) {
+  const auto switches = parse_switches(text);
+  if (!switches) raise<InvalidArgument>("--switch {} is not like 0:ps-sync,500:ps-async", text);
   std::vector<Phase> phases;
-  for (const std::string& item : split(text, ',')) {
-    const size_t colon = item.find(':');
-    const auto from = parse_integer(std::string_view(item).substr(0, colon));
-    if (!from || colon == std::string::npos) {
-      raise<InvalidArgument>("--switch: '{}' is not STEP:MODE, such as 500:ps-async", item);
-    }
-    phases.push_back({.from = *from, .mode = parse_mode(item.substr(colon + 1))});
-  }
-  check_phases(phases);
+  for (const auto& [from, mode] : *switches) phases.push_back({.from = from, .mode = parse_mode(mode)});
   return phases;
 }
 
