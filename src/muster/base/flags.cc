@@ -62,10 +62,10 @@ class HelpFormatter : public CLI::Formatter {
  private:
   std::string entry(const std::string& name, const std::string& text) const {
     const size_t column = get_column_width();
-    std::string result = fmt::format("  {:<{}}", name, column - 2);
-    if (name.size() + 4 > column) result += fmt::format("\n{:{}}", "", column);
-    return result + fmt::format("{}\n", fmt::join(wrap(text, kHelpColumns - column),
-                                                  fmt::format("\n{:{}}", "", column)));
+    const std::string indent = fmt::format("\n{:{}}", "", column);
+    const std::string first = name.size() + 4 > column ? fmt::format("  {}{}", name, indent)
+                                                       : fmt::format("  {:<{}}", name, column - 2);
+    return fmt::format("{}{}\n", first, fmt::join(wrap(text, kHelpColumns - column), indent));
   }
 };
 
