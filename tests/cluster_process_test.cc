@@ -137,7 +137,9 @@ TEST_F(ClusterProcessTest, WithoutALauncherAMissingTaskIsADeadline) {
   const int a = start_task(0, "nowhere", {{"MUSTER_JOIN_TIMEOUT", "15s"}});
   const auto result = cluster.wait(a, soon());
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("not all tasks entered the job in time"));
+  EXPECT_THAT(result.output,
+              HasSubstr("not all tasks entered the job within 15.0 s (--join-timeout); not there yet: "
+                        "/job:worker/task:1"));
 }
 
 TEST_F(ClusterProcessTest, ATaskKilledInABarrierIsNamedToTheOthers) {

@@ -33,7 +33,7 @@ int stay(const std::vector<std::string>& arguments) {
   return run_task([&](Job& job) {
     fmt::print("{} is up as pid {}\n", job.task().name, getpid());
     const bool stays = std::find(arguments.begin(), arguments.end(), job.task().name) != arguments.end();
-    if (stays && job.incarnation() == 0) job.get("never");
+    if (stays && job.incarnation() == 0) job.get("never", 24h);  // a limit: it is no deadlock
     if (job.incarnation() > 0) fmt::print("incarnation {}\n", job.incarnation());
     job.context().barrier("end", "worker");
     fmt::print("{} is done\n", job.task().name);
@@ -41,6 +41,17 @@ int stay(const std::vector<std::string>& arguments) {
 }
 
 const testing::TaskRegistration kStay("stay", stay);
+
+// Waits for what only the chief would put, which dies before.
+int wait_for_chief(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
+    job.barrier("start");
+    if (job.is_chief()) std::_Exit(3);
+    job.get("weights");
+  });
+}
+
+const testing::TaskRegistration kWaitForChief("wait_for_chief", wait_for_chief);
 
 // Holds programs until a test lets them go on: each waits by reading a line from the file at path().
 class Gate {
@@ -124,6 +135,15 @@ TEST_F(LauncherFailuresTest, TheFailureOfTheLastWorkerEndsTheJobWithItsCode) {
   const auto result = cluster.wait(launcher, soon());
   EXPECT_EQ(result.exit_code, 128 + SIGUSR2) << result.output;
   EXPECT_THAT(result.output, HasSubstr("the job failed: worker/1 was killed by signal 12 (SIGUSR2)"));
+}
+
+TEST_F(LauncherFailuresTest, WhatNobodyWhoIsLeftCanPutIsNotWaitedForInSilence) {
+  const auto result = cluster.wait(start({"--workers", "2", "--stall-warning", "1s", "--",
+                                          testing::self_path(), "--task-main=wait_for_chief"}),
+                                   soon());
+  EXPECT_NE(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("the job goes on without it"),
+                                   HasSubstr("worker/1 waits in get of 'weights' for somebody to put it")));
 }
 
 TEST_F(LauncherFailuresTest, ProgramsThatKnowNothingOfMusterGoOnToo) {

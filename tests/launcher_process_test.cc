@@ -40,6 +40,13 @@ int wait_for_ever(const std::vector<std::string>&) {
 
 const testing::TaskRegistration kWaitForEver("wait_for_ever", wait_for_ever);
 
+// Each waits for the others in a barrier of its own.
+int wait_apart(const std::vector<std::string>&) {
+  return run_task([](Job& job) { job.barrier(job.task().name); });
+}
+
+const testing::TaskRegistration kWaitApart("wait_apart", wait_apart);
+
 // Worker 1 fails in its first incarnation, after it has entered.
 int fail_once(const std::vector<std::string>&) {
   return run_task([](Job& job) {
@@ -127,6 +134,37 @@ class LauncherTest : public ::testing::Test {
   }
   ProcessCluster cluster;
 };
+
+TEST_F(LauncherTest, TasksThatWaitForEachOtherAreToldSoAllAtOnce) {
+  const auto began = Deadline::Clock::now();
+  const auto result =
+      run_to_end({"--workers", "3", "--stall-warning", "1s", "--", self(), "--task-main=wait_apart"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_LT(Deadline::Clock::now() - began, 60s);
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("deadlock: worker/0 waits in barrier 'worker/0' for worker/1 and worker/2 (since"),
+            HasSubstr("worker/1 waits in barrier 'worker/1' for worker/0"),
+            HasSubstr("all tasks must come to the same barriers in the same order")));
+}
+
+TEST_F(LauncherTest, WhoHoldsTheOthersUpIsSaidOnce) {
+  const int launcher =
+      start({"--workers", "3", "--stall-warning", "1s", "--", self(), "--task-main=wait_for_ever"});
+  cluster.wait_for_output(launcher, "waits for nobody", soon());
+  kill(cluster.pid(launcher), SIGTERM);
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_THAT(result.output, HasSubstr("worker/0 and worker/2 wait in barrier 'never' for worker/1 since"));
+  EXPECT_THAT(result.output, HasSubstr("; worker/1 (host "));
+}
+
+TEST_F(LauncherTest, AWaitBeyondTheTimeoutEndsTheJobWithTheNameOfTheOneWhoIsMissing) {
+  const auto result = run_to_end({"--workers", "2", "--stall-warning", "1s", "--collective-timeout", "3s",
+                                  "--", self(), "--task-main=wait_for_ever"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/0 has waited in barrier 'never' for worker/1"),
+                                   HasSubstr("longer than --collective-timeout")));
+}
 
 TEST_F(LauncherTest, SettingsReachTheTasks) {
   const auto result = run_to_end({"--workers", "1", "--bucket", "3M", "--precision", "bf16", "--", "sh", "-c",
@@ -319,6 +357,18 @@ TEST_F(LauncherTest, TwoNodes) {
   }
   EXPECT_THAT(output, AllOf(HasSubstr("the cluster has 4 tasks"), HasSubstr("hello from worker/2"),
                             HasSubstr("no secret")));
+}
+
+TEST_F(LauncherTest, ANodeThatDoesNotComeIsNamed) {
+  const ReservedPort port("127.0.0.1");
+  const auto result =
+      run_to_end({"--workers", "2", "--nnodes", "2", "--node-rank", "0", "--coordinator",
+                  fmt::format("127.0.0.1:{}", port.port()), "--join-timeout", "5s", "--", "hello_cluster"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("still waiting for node 1 of 2: is muster run started there, with --node-rank 1?"),
+            HasSubstr("node 1 of 2 did not come within 5.0 s (--join-timeout)")));
 }
 
 TEST_F(LauncherTest, AFailureOnOneNodeEndsTheOther) {

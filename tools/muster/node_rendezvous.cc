@@ -11,6 +11,15 @@
 #include "muster/net/interface.h"
 
 namespace muster::detail {
+namespace {
+
+constexpr auto kReminderInterval = std::chrono::seconds(3);
+
+std::string node_key(int node) {
+  return fmt::format("muster/node/{}", node);
+}
+
+}  // namespace
 
 NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), config_(options_.config) {
   const bool several = options_.spec.nodes > 1;
@@ -82,11 +91,10 @@ ClusterSpec NodeRendezvous::exchange_addresses() {
   mine["master"] = Address{host, ports_.back().port()}.to_string();
 
   const auto deadline = Deadline::after(config_.join_timeout);
-  const auto key = [](int node) { return fmt::format("muster/node/{}", node); };
-  member_->put(key(options_.node), mine.dump(), deadline);
+  member_->put(node_key(options_.node), mine.dump(), deadline);
   std::map<std::string, ClusterSpec::Tasks> jobs;
   for (int node = 0; node < spec.nodes; ++node) {
-    const auto theirs = nlohmann::json::parse(member_->get(key(node), deadline));
+    const auto theirs = nlohmann::json::parse(wait_for_node(node, deadline));
     if (theirs["spec"] != mine["spec"]) {
       raise<InvalidArgument>("the nodes were started differently: node {} with {}, node {} with {}", node,
                              theirs["spec"].get<std::string>(), options_.node,
@@ -99,6 +107,20 @@ ClusterSpec NodeRendezvous::exchange_addresses() {
     }
   }
   return ClusterSpec(std::move(jobs));
+}
+
+std::string NodeRendezvous::wait_for_node(int node, Deadline deadline) {
+  for (;;) {
+    try {
+      return member_->get(node_key(node), deadline.earlier(Deadline::after(kReminderInterval)));
+    } catch (const DeadlineExceeded&) {
+      if (deadline.expired())
+        raise<DeadlineExceeded>("node {} of {} did not come within {} (--join-timeout)", node,
+                                options_.spec.nodes, format_seconds(config_.join_timeout));
+      log_info("still waiting for node {} of {}: is muster run started there, with --node-rank {}?", node,
+               options_.spec.nodes, node);
+    }
+  }
 }
 
 void NodeRendezvous::abort(const std::string& reason, std::optional<TaskName> by) {

@@ -70,6 +70,7 @@ class NodeRendezvous {
 
  private:
   std::string task_host() const;
+  std::string wait_for_node(int node, Deadline deadline);
 
   const Options options_;
   Config config_;

@@ -74,7 +74,7 @@ void CoordinatorState::received(StreamId id, const proto::FromMember& message, T
     case proto::FromMember::kRequest:
       return on_request(id, message.request(), now);
     case proto::FromMember::kAbort:
-      return abort(fmt::format("{}: {}", stream.self.describe(), message.abort().reason()), stream.self.task);
+      return on_abort(stream, message.abort());
     case proto::FromMember::kAway:
       return on_away(id, message.away().request());
     case proto::FromMember::kReturned:
@@ -154,6 +154,7 @@ void CoordinatorState::on_proof(StreamId id, Stream& stream, const proto::Proof&
   }
   if (const auto reason = reason_to_refuse(stream)) return refuse(id, stream, *reason);
   stream.status = StreamStatus::kWelcomed;
+  stream.proved = true;
   proto::FromCoordinator welcome;
   welcome.mutable_welcome()->set_proof(secret_.prove(challenge_of(stream, "coordinator")));
   welcome.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
@@ -211,6 +212,10 @@ void CoordinatorState::send_refusal_and_close(StreamId id, Stream& stream, const
   actions_.close(id);
 }
 
+bool CoordinatorState::idle() const {
+  return std::ranges::none_of(streams_, [](const auto& entry) { return entry.second.proved; });
+}
+
 std::vector<std::string> CoordinatorState::missing() const {
   std::vector<std::string> names;
   for (const auto& [name, state] : tasks_) {
@@ -259,6 +264,14 @@ void CoordinatorState::check_assembled() {
   }
   assembled_ = true;
   broadcast(message);
+}
+
+// Before all are there, the ones to blame are often those who are not.
+void CoordinatorState::on_abort(const Stream& stream, const proto::Abort& message) {
+  std::string reason = fmt::format("{}: {}", stream.self.describe(), message.reason());
+  if (!assembled_ && !missing().empty())
+    reason += fmt::format("; not there yet: {}", comma_separated(missing()));
+  abort(reason, stream.self.task);
 }
 
 void CoordinatorState::on_leave(StreamId id, Stream& stream) {

@@ -73,8 +73,8 @@ class CoordinatorState {
   /// All workers have left; under kGoOn, all but those that have failed.
   bool finished() const { return finished_; }
 
-  /// No stream is open: nobody needs the coordinator any more.
-  bool idle() const { return streams_.empty(); }
+  /// No task is connected: nobody needs the coordinator any more. Strangers do not count.
+  bool idle() const;
 
   /// Expected tasks that have not entered yet, and tasks that are connected now.
   std::vector<std::string> missing() const;
@@ -86,6 +86,7 @@ class CoordinatorState {
     StreamStatus status = StreamStatus::kConnected;
     std::string peer;
     std::string server_nonce;
+    bool proved = false;  ///< that it knows the secret
     proto::Hello hello;
     TaskInfo self;
     Time last_heard;
@@ -118,6 +119,7 @@ class CoordinatorState {
   void admit(StreamId id, Stream& stream);
   void on_request(StreamId id, const proto::Request& request, Time now);
   void on_leave(StreamId id, Stream& stream);
+  void on_abort(const Stream& stream, const proto::Abort& message);
   void refuse(StreamId id, Stream& stream, const std::string& reason,
               proto::Refusal::Kind kind = proto::Refusal::FINAL);
   void send_refusal_and_close(StreamId id, Stream& stream, const std::string& reason,

@@ -344,5 +344,26 @@ TEST_F(CoordinatorStateTest, ALauncherThatFailsEndsTheJob) {
   EXPECT_THAT(abort_reason(a), HasSubstr("launcher/1 (host host-b"));
 }
 
+TEST_F(CoordinatorStateTest, StrangersDoNotKeepItFromBeingIdle) {
+  make(cluster);
+  state->connected(++last, "stranger", now);
+  connect(TaskName::of("worker", 0), {.falls_silent_before_proof = true});
+  EXPECT_TRUE(state->idle());
+  const uint64_t member = enter("worker", 1);
+  EXPECT_FALSE(state->idle());
+  leave(member);
+  state->disconnected(member, now);
+  EXPECT_TRUE(state->idle());
+}
+
+TEST_F(CoordinatorStateTest, WhoGivesUpBeforeAllAreThereIsNotTheOneToBlame) {
+  make(cluster);
+  const uint64_t member = enter("worker", 0);
+  proto::FromMember message;
+  message.mutable_abort()->set_reason("not all tasks entered the job within 3.0 s");
+  state->received(member, message, now);
+  EXPECT_THAT(abort_reason(member), HasSubstr("within 3.0 s; not there yet: /job:worker/task:1"));
+}
+
 }  // namespace
 }  // namespace muster::detail

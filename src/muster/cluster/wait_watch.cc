@@ -144,6 +144,7 @@ void WaitWatch::count_time(Time now) {
     }
   }
   begun_ = std::move(begun);
+  std::erase_if(warned_, [this](const Id& id) { return !begun_.contains(id); });
 }
 
 WaitWatch::Findings WaitWatch::look(const View& view, Time now) {
@@ -282,28 +283,28 @@ std::string WaitWatch::find_late(const Graph& graph) const {
   return "";
 }
 
-// One sentence for all that have begun to take long; those who may be in a deadlock are left to that.
+// One sentence for all that take long, also for those who came a little later; those who may be in a deadlock
+// are left to that.
 std::string WaitWatch::find_stalls(const Graph& graph) {
   std::map<std::string, std::vector<std::string>> who;  // by what they wait for
   std::set<std::string> waiting;
-  std::set<Id> lasting;
+  std::set<Id> told;
   Duration longest{};
   std::string detail;
   for (const auto& [name, waits] : graph.waits) {
     for (const auto& blocked : waits) {
       const Id id = {name, blocked.wait->id()};
-      if (warned_.contains(id)) lasting.insert(id);
-      if (blocked.wait->limit() == proto::Wait::FOREVER || blocked.age < options_.stall_warning) continue;
+      if (blocked.wait->limit() == proto::Wait::FOREVER || blocked.age < options_.stall_warning / 2) continue;
       if (warned_.contains(id) || suspects_.contains(id)) continue;
-      lasting.insert(id);
+      told.insert(id);
       waiting.insert(name);
       who[wait_text(*blocked.wait, blocked.entry, blocked.needs, blocked.enough)].push_back(name);
       longest = std::max(longest, blocked.age);
       if (detail.empty()) detail = blocked.wait->detail();
     }
   }
-  warned_ = std::move(lasting);
-  if (who.empty()) return "";
+  if (longest < options_.stall_warning) return "";
+  warned_.merge(told);
   std::vector<std::string> parts;
   for (const auto& [text, names] : who)
     parts.push_back(fmt::format("{} {} {}", list_of(names), names.size() == 1 ? "waits" : "wait", text));

@@ -146,7 +146,18 @@ void JobContext::enter() {
                       .on_ended = [this](const Member::Ended& ended) { on_ended(ended); },
                       .on_task_failed = [this](const TaskInfo& task) { report_failed_task(task); }},
       deadline);
-  tasks_ = member_->wait_assembled(deadline);
+  try {
+    tasks_ = member_->wait_assembled(deadline);
+  } catch (const DeadlineExceeded&) {
+    // The coordinator adds who is missing.
+    member_->abort(fmt::format("not all tasks entered the job within {} (--join-timeout)",
+                               format_seconds(config_.join_timeout)));
+    try {
+      tasks_ = member_->wait_assembled(Deadline::after(kLastWords));
+    } catch (const Error& whole_reason) {
+      throw DeadlineExceeded(whole_reason.what());
+    }
+  }
 }
 
 // Other workers must not wait for this one's gradients while it waits for them here.

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using testing::Net;
 
 testing::Setup soon_said(const std::string& strategy) {
-  return {.workers = 2, .servers = strategy == "all-reduce" ? 0 : 1, .configure = [=](Config& config) {
+  return {.workers = 2, .servers = strategy == "allreduce" ? 0 : 1, .configure = [=](Config& config) {
             config.strategy = strategy;
             config.stall_warning = 1s;
           }};
@@ -81,7 +81,7 @@ bool is_collective(const std::string& name) {
 }
 
 bool ends(const std::string& strategy, const std::string& one, const std::string& other) {
-  if (strategy == "all-reduce") return one == "Step" && other == "FinishEpoch";  // which takes part in it
+  if (strategy == "allreduce") return one == "Step" && other == "FinishEpoch";  // which takes part in it
   return end_by_rule(one, other);
 }
 
@@ -138,7 +138,7 @@ TEST_P(Deadlocks, AreAnErrorOnAllThatSaysWhoWaitsWhere) {
     const std::string one = fmt::format("worker/0 {}", first.said);
     const std::string other = fmt::format("worker/1 {}", second.said);
     for (size_t worker = 0; worker < 2; ++worker) {
-      if (strategy() == "all-reduce" && is_collective(first.name) && is_collective(second.name)) {
+      if (strategy() == "allreduce" && is_collective(first.name) && is_collective(second.name)) {
         EXPECT_THAT(errors[worker], AnyOf(HasSubstr(" called all_"), HasSubstr("the same calls")))
             << second.name;
       } else {
@@ -148,7 +148,7 @@ TEST_P(Deadlocks, AreAnErrorOnAllThatSaysWhoWaitsWhere) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, Deadlocks, ::testing::ValuesIn(params({"all-reduce", "ps-sync"}, false)),
+INSTANTIATE_TEST_SUITE_P(Places, Deadlocks, ::testing::ValuesIn(params({"allreduce", "ps-sync"}, false)),
                          name_of);
 
 class NoDeadlocks : public WaitsForEachOther {};
@@ -186,7 +186,7 @@ TEST(DeadlocksOf, SeveralModelsAreNamed) {
 
 // A straggler is no deadlock, and neither is one that computes for longer than the warning.
 TEST(DeadlocksOf, NobodyWhereSomebodyMerelyComputes) {
-  for (const std::string strategy : {"all-reduce", "ps-sync"}) {
+  for (const std::string strategy : {"allreduce", "ps-sync"}) {
     const auto errors = testing::errors_of(soon_said(strategy), [&](Job& job) {
       Training training(job);
       training.step();

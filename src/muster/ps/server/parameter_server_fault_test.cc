@@ -392,6 +392,57 @@ TEST(ServerThatIsGone, IsNamedByEveryLaterCall) {
   }
 }
 
+// A command that was on its way may be lost, and no other may follow that would tell.
+TEST(AFollowerThatIsCutOff, IsNoticedByTheLeaderThoughItHasNothingToSay) {
+  std::unique_ptr<Proxy> proxy;
+  const muster::detail::testing::Setup setup = {
+      .servers = 2, .shared = false, .route = [&](const ServerAddress& follower) -> ServerAddress {
+        proxy = std::make_unique<Proxy>(follower.address, [] { return int64_t{1} << 40; });
+        return {proxy->address(), ""};
+      }};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 1}));
+  Worker worker(servers.client_options(0));
+  worker.initialise(0);
+  worker.enter();
+  worker.push(1);
+  EXPECT_EQ(servers[0].progress().error, "");
+  proxy.reset();
+  const auto limit = Deadline::after(60s);
+  while (servers[0].progress().error.empty() && !limit.expired()) std::this_thread::yield();
+  EXPECT_THAT(servers[0].progress().error, HasSubstr("parameter server 1 is gone"));
+}
+
+TEST(AWorkerThatWaits, IsSaidToWaitForWhomTheServerNeeds) {
+  WaitRegistry waits;
+  const muster::detail::testing::Setup setup = {.servers = 1, .waits = &waits};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 2, .phases = {{0, Mode::kSync}}}));
+  const auto said_of = [&](const std::string& worker) {
+    const auto limit = Deadline::after(60s);
+    while (!limit.expired()) {
+      for (const auto& wait : waits.waits()) {
+        if (wait.of == worker)
+          return fmt::format("{} of {} in {}", wait.wait_for.what, fmt::join(wait.wait_for.tasks, " "),
+                             wait.wait_for.subject);
+      }
+    }
+    return std::string("nothing");
+  };
+  Worker chief(servers.client_options(0));
+  Worker other(servers.client_options(1));
+  std::thread enters([&] { other.enter(); });
+  EXPECT_EQ(said_of("worker/1"), "the first parameters of worker/0 in model 1");
+  chief.initialise(0);
+  enters.join();
+  chief.enter();
+  std::thread pushes([&] { other.push(1); });
+  EXPECT_EQ(said_of("worker/1"), "a gradient of worker/0 in model 1");
+  chief.push(1);
+  pushes.join();
+  const auto limit = Deadline::after(60s);
+  while (!waits.waits().empty() && !limit.expired()) std::this_thread::yield();
+  EXPECT_TRUE(waits.waits().empty());
+}
+
 TEST(AStoppedReader, HoldsUpTheOthersForAWhileOnly) {
   const muster::detail::testing::Setup setup = {.servers = 1, .shared = true, .reader_timeout = 50ms};
   ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));

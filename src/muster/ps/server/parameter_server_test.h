@@ -24,6 +24,9 @@ struct Setup {
   bool shared = true;
   std::chrono::milliseconds reader_timeout{30000};     ///< so that a slow machine does not decide
   std::chrono::milliseconds heartbeat_timeout{30000};  ///< likewise
+  WaitRegistry* waits = nullptr;
+  /// Where the leader finds a follower, instead of where it is.
+  std::function<ServerAddress(const ServerAddress& follower)> route = {};
 };
 
 inline void PrintTo(const Setup& setup, std::ostream* out) {
@@ -56,7 +59,10 @@ class ServerGroup {
                                  .server = index,
                                  .reader_timeout = setup_.reader_timeout,
                                  .heartbeat_timeout = setup_.heartbeat_timeout,
-                                 .find_server = [this](int server, Deadline) { return address(server); }});
+                                 .waits = setup_.waits,
+                                 .find_server = [this](int server, Deadline) {
+                                   return setup_.route ? setup_.route(address(server)) : address(server);
+                                 }});
   }
 
   ServerAddress address(int server) const {
