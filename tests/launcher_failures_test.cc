@@ -1,13 +1,11 @@
 // `muster run` with parameter servers: the job goes on when a worker fails, and what it exits with then.
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "gate.h"
 #include "run_task.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,31 +50,6 @@ int wait_for_chief(const std::vector<std::string>&) {
 }
 
 const testing::TaskRegistration kWaitForChief("wait_for_chief", wait_for_chief);
-
-// Holds programs until a test lets them go on: each waits by reading a line from the file at path().
-class Gate {
- public:
-  Gate() {
-    EXPECT_EQ(mkfifo(path().c_str(), 0600), 0);
-    pipe_ = ::open(path().c_str(),
-                   O_RDWR | O_CLOEXEC);  // for both: opening one end alone would wait for the other
-  }
-  ~Gate() {
-    ::close(pipe_);
-    std::filesystem::remove(path());
-  }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-
-  std::string path() const {
-    return std::filesystem::temp_directory_path() / fmt::format("muster-gate-{}", getpid());
-  }
-  /// Lets one program go on.
-  void open() const { EXPECT_EQ(write(pipe_, "\n", 1), 1); }
-
- private:
-  int pipe_ = -1;
-};
 
 class LauncherFailuresTest : public ::testing::Test {
  protected:

@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "gate.h"
 #include "run_task.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/communicator.h"
 #include "muster/net/reserved_port.h"
 #include "muster/run.h"
 #include "muster/testing/process_cluster.h"
@@ -46,6 +48,32 @@ int wait_apart(const std::vector<std::string>&) {
 }
 
 const testing::TaskRegistration kWaitApart("wait_apart", wait_apart);
+
+int die_in_all_reduce(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
+    for (int step = 0;; ++step) {
+      float sum = 1;
+      job.communicator().all_reduce(&sum, 1, DType::kFloat32);
+      if (job.rank() == 1 && step == 3) kill(getpid(), SIGUSR2);  // not one that a sanitizer catches
+    }
+  });
+}
+
+const testing::TaskRegistration kDieInAllReduce("die_in_all_reduce", die_in_all_reduce);
+
+// Shows a long line of progress, and waits.
+int wait_with_a_live_line(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
+    job.barrier("start");
+    if (job.is_chief()) {
+      fmt::print("launcher {}\n", getppid());
+      fmt::print(stderr, "{}\x1b[K\r", std::string(150, '='));
+    }
+    job.barrier(job.is_chief() ? "never" : "neither", 24h);
+  });
+}
+
+const testing::TaskRegistration kWaitWithALiveLine("wait_with_a_live_line", wait_with_a_live_line);
 
 // Worker 1 fails in its first incarnation, after it has entered.
 int fail_once(const std::vector<std::string>&) {
@@ -109,6 +137,23 @@ int serve_for_ever(const std::vector<std::string>&) {
 }
 
 const testing::TaskRegistration kServeForEver("serve_for_ever", serve_for_ever);
+
+// Worker 1, or the only one, ends the program where it should return.
+int exit_in_the_middle(const std::vector<std::string>& arguments) {
+  return run_task([&](Job& job) {
+    if (job.is_server()) return job.wait_for_workers();
+    job.barrier("start");
+    if (job.rank() == 1 || arguments.back() == "1") std::_Exit(0);
+    job.context().barrier("end", "worker");
+  });
+}
+
+const testing::TaskRegistration kExitInTheMiddle("exit_in_the_middle", exit_in_the_middle);
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 class LauncherTest : public ::testing::Test {
  protected:
@@ -206,13 +251,21 @@ TEST_F(LauncherTest, AFailureIsReportedWithItsLastLinesAndItsCode) {
   EXPECT_TRUE(nothing_left());
 }
 
-TEST_F(LauncherTest, AnExceptionIsTheReasonAndTheOthersAreNotBlamed) {
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// The task says it, and the launcher at its end; the others only that they were stopped.
+TEST_F(LauncherTest, AnExceptionIsSaidTwiceAndTheOthersAreNotBlamed) {
   const auto result = run_to_end({"--workers", "3", "--", self(), "--task-main=throw_in_worker_1"});
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_THAT(
-      result.output,
-      AllOf(ContainsRegex("the job (failed|was aborted): worker/1"), HasSubstr("no more disk in worker 1"),
-            Not(HasSubstr("the job failed: worker/0")), Not(HasSubstr("the job failed: worker/2"))));
+  EXPECT_THAT(result.output, AllOf(ContainsRegex("worker/1 . E [^\n]*no more disk in worker 1"),
+                                   ContainsRegex("muster   . the job was aborted: worker/1 \\(host "),
+                                   Not(HasSubstr("the job failed:"))));
+  EXPECT_EQ(count_of(result.output, "no more disk in worker 1"), 2U) << result.output;
+  EXPECT_EQ(count_of(result.output, "stopped, because worker/1 (host "), 2U) << result.output;
 }
 
 TEST_F(LauncherTest, ATaskThatIsSlowToEndAfterItsFailureIsBlamedAllTheSame) {
@@ -245,6 +298,24 @@ TEST_F(LauncherTest, CtrlCEndsEverything) {
   cluster.signal_group(launcher, SIGINT);
   EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGINT);
   EXPECT_TRUE(nothing_left());
+}
+
+// Under `script`, which gives the launcher a terminal.
+TEST_F(LauncherTest, AfterCtrlCTheLiveLineFitsHasEndedAndNothingIsCalledAnError) {
+  const std::string task = fmt::format("{} --task-main=wait_with_a_live_line", self());
+  const int terminal =
+      cluster.start({.command = {"script", "-qec",
+                                 fmt::format("stty cols 60; exec {} run --workers 2 --no-tune -- {}",
+                                             beside_self("muster"), task),
+                                 "/dev/null"}});
+  cluster.wait_for_output(terminal, "launcher ", soon());
+  cluster.wait_for_output(terminal, "=====", soon());
+  const std::string output = cluster.output(terminal);
+  kill(std::stoi(output.substr(output.find("launcher ") + 9)), SIGINT);
+  const auto result = cluster.wait(terminal, soon());
+  EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("SIGINT: stopping 2 tasks"), ::testing::EndsWith("\n"),
+                                   Not(HasSubstr("| E ")), Not(HasSubstr(std::string(60, '=')))));
 }
 
 TEST_F(LauncherTest, ATaskThatNeverStopsWritingCanBeInterrupted) {
@@ -286,12 +357,55 @@ TEST_F(LauncherTest, AKilledLauncherLeavesNothingNotEvenGrandchildren) {
   EXPECT_TRUE(nothing_left());
 }
 
-TEST_F(LauncherTest, AFailedTaskIsRestartedAndEntersAgain) {
+TEST_F(LauncherTest, AfterAFailureAllTasksStartAgain) {
   const auto result =
       run_to_end({"--workers", "3", "--max-restarts", "1", "--", self(), "--task-main=fail_once"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_THAT(result.output, AllOf(HasSubstr("exited with code 7; restarting it (1 of 1)"),
-                                   HasSubstr("incarnation 1 of worker/1")));
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("the job failed: worker/1 exited with code 7; starting all tasks again (1 of 1)"),
+            HasSubstr("incarnation 1 of worker/0"), HasSubstr("incarnation 1 of worker/1"),
+            HasSubstr("incarnation 1 of worker/2")));
+}
+
+TEST_F(LauncherTest, AfterAFailureAllTasksOfAllNodesStartAgain) {
+  const ReservedPort port("127.0.0.1");
+  std::vector<int> nodes;
+  for (const char* node : {"0", "1"}) {
+    nodes.push_back(start({"--workers", "2", "--nnodes", "2", "--node-rank", node, "--coordinator",
+                           fmt::format("127.0.0.1:{}", port.port()), "--max-restarts", "1", "--", self(),
+                           "--task-main=fail_once"},
+                          {{"MUSTER_SECRET", "s"}}));
+  }
+  for (const int node : nodes) {
+    const auto result = cluster.wait(node, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr("starting all tasks again (1 of 1)"),
+                      HasSubstr(fmt::format("incarnation 1 of worker/{}", node == nodes[1] ? 1 : 0))));
+  }
+}
+
+TEST_F(LauncherTest, AUserWhoStopsTheJobIsNoReasonToStartAgain) {
+  const int launcher =
+      start({"--workers", "2", "--max-restarts", "3", "--", self(), "--task-main=wait_for_ever"});
+  cluster.wait_for_output(launcher, "worker/0 waits", soon());
+  cluster.wait_for_output(launcher, "worker/1 waits", soon());
+  cluster.signal(launcher, SIGTERM);
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(result.output, Not(HasSubstr("again (")));
+}
+
+// All tasks wait for each other in the communicator, where whoever notices first must not be blamed.
+TEST_F(LauncherTest, WhenRestartsAreOverTheCodeAndTheNameAreThoseOfTheTaskThatFailed) {
+  const auto result =
+      run_to_end({"--workers", "3", "--max-restarts", "1", "--", self(), "--task-main=die_in_all_reduce"});
+  EXPECT_EQ(result.exit_code, 128 + SIGUSR2) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("starting all tasks again (1 of 1)"),
+                    HasSubstr("muster   | the job failed: worker/1 was killed by signal 12 (SIGUSR2)\n"),
+                    Not(HasSubstr("the job failed: worker/0")), Not(HasSubstr("the job failed: worker/2"))));
 }
 
 TEST_F(LauncherTest, RestartsComeToAnEnd) {
@@ -413,15 +527,87 @@ TEST_F(LauncherTest, ALauncherThatWaitsForOtherNodesCanBeInterrupted) {
   EXPECT_EQ(cluster.wait(launcher, soon()).exit_code, 128 + SIGINT);
 }
 
-TEST_F(LauncherTest, LogFilesHoldEachTasksOwnOutput) {
+TEST_F(LauncherTest, LogFilesHoldEachTasksOwnOutputInAFolderForEachRun) {
   const auto folder = std::filesystem::temp_directory_path() / ("muster_logs." + mark);
-  const auto result =
-      run_to_end({"--workers", "2", "--log-dir", folder, "--", "sh", "-c", "echo I am $RANK"});
-  EXPECT_EQ(result.exit_code, 0) << result.output;
-  std::ifstream file(folder / "worker-1.log");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_EQ(text, "I am 1\n");
+  std::vector<std::filesystem::path> runs;
+  for (const char* word : {"first", "second"}) {
+    const auto result = run_to_end(
+        {"--workers", "2", "--log-dir", folder, "--", "sh", "-c", fmt::format("echo {} $RANK", word)});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    const std::string before = "logs are kept in ";
+    ASSERT_THAT(result.output, HasSubstr(before));
+    const size_t at = result.output.find(before) + before.size();
+    runs.emplace_back(result.output.substr(at, result.output.find('\n', at) - at));
+    EXPECT_EQ(runs.back().parent_path(), folder);
+  }
+  EXPECT_NE(runs[0], runs[1]);
+  EXPECT_EQ(content_of(runs[0] / "worker-1.log"), "first 1\n");
+  EXPECT_EQ(content_of(runs[1] / "worker-0.log"), "second 0\n");
+  EXPECT_THAT(content_of(runs[1] / "launcher.log"), HasSubstr("tuned for"));
   std::filesystem::remove_all(folder);
+}
+
+TEST_F(LauncherTest, OutputCanBeOfSomeTasksWithTheTimeAndInAFileThatIsSaidToBeFull) {
+  const auto result = run_to_end({"--workers", "3", "--timestamps", "--tee", "/dev/full", "--only",
+                                  "worker/0,worker/2", "--", "sh", "-c", "echo I am $RANK"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(ContainsRegex("[0-9]:[0-9][0-9]\\.[0-9][0-9][0-9] worker/0 . I am 0"),
+                                   HasSubstr("worker/2 | I am 2"), Not(HasSubstr("I am 1")),
+                                   HasSubstr("/dev/full can't be written: No space left on device (ENOSPC)"),
+                                   HasSubstr("/dev/full is not complete: ")));
+}
+
+TEST_F(LauncherTest, AnExitWithCode0InTheMiddleIsAFailureThatSaysSo) {
+  for (const char* workers : {"1", "3"}) {
+    const auto result =
+        run_to_end({"--workers", workers, "--", self(), "--task-main=exit_in_the_middle", workers});
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_THAT(result.output, ContainsRegex("the job failed: worker/[01] exited with code 0 in the middle"));
+  }
+  const auto result = run_to_end(
+      {"--workers", "2", "--strategy", "ps-async", "--", self(), "--task-main=exit_in_the_middle", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("worker/1 \\(pid [0-9]+\\) exited with code 0 in the middle"));
+}
+
+TEST_F(LauncherTest, SignalsThatAreIgnoredAtTheStartStayIgnored) {
+  const Gate gate;
+  const int launcher = cluster.start(
+      {.command = {"sh", "-c",
+                   fmt::format("trap '' HUP INT; exec {} run --workers 1 -- sh -c 'echo up; read "
+                               "line < {}; echo survived'",
+                               beside_self("muster"), gate.path())}});
+  cluster.wait_for_output(launcher, "worker/0 | up", soon());
+  cluster.signal_group(launcher, SIGHUP);
+  cluster.signal_group(launcher, SIGINT);
+  gate.open();
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("worker/0 | survived"));
+}
+
+TEST_F(LauncherTest, UserSignalsGoToTheTasks) {
+  for (const int number : {SIGUSR1, SIGUSR2}) {
+    const int launcher =
+        start({"--workers", "2", "--", "sh", "-c",
+               "trap 'echo saved; exit 0' USR1 USR2; echo up; while :; do sleep 0.05; done; : " + mark});
+    cluster.wait_for_output(launcher, "worker/0 | up", soon());
+    cluster.wait_for_output(launcher, "worker/1 | up", soon());
+    cluster.signal(launcher, number);
+    const auto result = cluster.wait(launcher, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, AllOf(HasSubstr("passed on to 2 tasks"), HasSubstr("worker/0 | saved"),
+                                     HasSubstr("worker/1 | saved")));
+  }
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(LauncherTest, AReaderWhoGoesEndsTheJobAsSigpipeWould) {
+  const std::string command = fmt::format(
+      "{} run --workers 2 -- yes {} | head -n 1; echo code ${{PIPESTATUS[0]}}", beside_self("muster"), mark);
+  const auto result = cluster.wait(cluster.start({.command = {"bash", "-c", command}}), soon());
+  EXPECT_THAT(result.output, HasSubstr(fmt::format("code {}\n", 128 + SIGPIPE)));
+  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(LauncherTest, TuningIsSaidInOneLineAndCanBeLeftOut) {
@@ -519,7 +705,8 @@ TEST_F(LauncherTest, MistakesAreExplained) {
       {{"--nnodes", "2", "--workers", "2", "--node-rank", "2", "--coordinator", "h:1", "--", "true"},
        "--node-rank 2"},
       {{"--interface", "nosuch", "--", "true"}, "no network interface fits 'nosuch'"},
-      {{"--log-dir", "/proc/nowhere", "--", "true"}, "/proc/nowhere"}};
+      {{"--log-dir", "/proc/nowhere", "--", "true"}, "/proc/nowhere"},
+      {{"--only", "worker/1", "--", "true"}, "--only worker/1: the job has no such task"}};
   for (const auto& [arguments, expected] : cases) {
     const auto result = run_to_end(arguments);
     EXPECT_NE(result.exit_code, 0) << expected;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "examples/mnist_data.h"
 #include <CLI/CLI.hpp>
@@ -74,6 +75,7 @@ struct Task {
   std::string out;
   int throw_at = -1;  // worker 1, in this step
   int hang_at = -1;
+  int wrong_shape_at = -1;
   bool endless = false;
 };
 
@@ -86,6 +88,7 @@ int train(const std::vector<std::string>& arguments) {
   app.add_option("--out", task.out);
   app.add_option("--throw-at", task.throw_at);
   app.add_option("--hang-at", task.hang_at);
+  app.add_option("--wrong-shape-at", task.wrong_shape_at);
   app.add_flag("--endless", task.endless);
   std::vector<char*> argv = {const_cast<char*>("train")};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -102,6 +105,7 @@ int train(const std::vector<std::string>& arguments) {
       trainer.step(
           [&] {
             if (job.rank() == 1 && step == task.throw_at) throw std::runtime_error("the digits ran away");
+            if (job.rank() == 1 && step == task.wrong_shape_at) net->fc2->forward(torch::ones({4, 5}));
             const auto out = net->forward(data.images.slice(0, begin, begin + mine));
             if (job.rank() == 1 && step == task.hang_at) {
               fmt::print("hanging\n");
@@ -250,12 +254,63 @@ TEST_F(TrainProcesses, PyTorchsDistributedDataParallelHasTheSameLosses) {
   EXPECT_LT(mine.at(99), mine.at(0) / 2);
 }
 
-TEST_F(TrainProcesses, AnExceptionInOneWorkersStepIsTheReasonForAll) {
+TEST_F(TrainProcesses, AnExceptionInOneWorkersStepEndsAllWhoNameIt) {
   const auto workers = start(3, {"--throw-at", "7", "--endless"});
+  std::vector<std::string> outputs;
   for (const int process : workers) {
     const auto result = cluster_.wait(process, soon());
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.output, HasSubstr("the digits ran away"));
+    outputs.push_back(result.output);
+  }
+  EXPECT_THAT(outputs[1], HasSubstr("the digits ran away"));
+  EXPECT_THAT(outputs[0],
+              AllOf(HasSubstr("worker/1 (host "), HasSubstr("the digits ran away")));  // the chief
+  EXPECT_THAT(outputs[2], HasSubstr("stopped, because worker/1 (host "));
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(TrainProcesses, AnErrorOfLibtorchIsSaidByItsTaskAndAtTheEndWithoutItsStack) {
+  const int launcher = cluster_.start(
+      {.command = {testing::beside_self("muster"), "run", "--workers", "3", "--", testing::self_path(),
+                   "--task-main=train", "--wrong-shape-at", "2", "--endless"}});
+  const auto result = cluster_.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_EQ(count_of(result.output, "shapes cannot be multiplied"), 2U) << result.output;
+  EXPECT_EQ(count_of(result.output, "frame #"), 0U) << result.output;
+  EXPECT_EQ(count_of(result.output, "stopped, because worker/1 (host "), 2U) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("muster   | the job was aborted: worker/1 (host "));
+  std::istringstream lines(result.output);
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_of_task = line.starts_with("worker/");
+    EXPECT_EQ(is_of_task ? count_of(line, line.substr(0, 8)) : 1U, 1U) << line;
+  }
+}
+
+TEST_F(TrainProcesses, WorkersOfOneHostThatShareNoMemoryAreSaidToBeOnOneHost) {
+  const auto workers = start(2, {"--steps", "1"}, {{"MUSTER_SHARED_MEMORY", "off"}});
+  for (const int process : workers) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, ::testing::Not(HasSubstr("2 hosts")));
+    const bool is_chief = process == workers[0];
+    EXPECT_TRUE(!is_chief || result.output.find("2 workers on 1 host; not all of a host share memory") !=
+                                 std::string::npos)
+        << result.output;
+  }
+}
+
+TEST(TextWithoutStack, IsWhatLibtorchCallsItsMessageWithoutTheStack) {
+  try {
+    torch::mm(torch::ones({2, 3}), torch::ones({4, 5}));
+    FAIL();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("frame #"));
+    EXPECT_EQ(text_without_stack(error), error.what_without_backtrace());
   }
 }
 

@@ -9,11 +9,11 @@
 //
 // looks like
 //
-// [=========>          ]  47%  loss 0.0812  3214 samples/s  0:21 left
+// [=========>          ]  47%  0:21 left  loss 0.0812  3214 samples/s
 //
-// A Trainer shows its own (Trainer::show_progress); this is for other work. A live line ends in a carriage
-// return, without a newline: `muster run` keeps such a line at the bottom of its own output. Not thread-safe:
-// one thread reports.
+// and is cut at the width of the terminal. A Trainer shows its own (Trainer::show_progress); this is for
+// other work. A live line ends in a carriage return, without a newline: `muster run` keeps such a line at the
+// bottom of its own output. Not thread-safe: one thread reports.
 
 #include <chrono>
 #include <cstdint>
@@ -33,9 +33,9 @@ class Progress {
   /// Writes to standard error. A total of 0: nobody knows how much there is, and no bar is shown.
   Progress(ProgressStyle style, int64_t total);
 
-  /// For tests: where to write, and what time it is.
+  /// For tests: where to write, what time it is, and how wide the terminal is (0: nobody knows).
   Progress(ProgressStyle style, int64_t total, std::function<void(std::string_view)> write,
-           std::function<Clock::time_point()> now);
+           std::function<Clock::time_point()> now, std::function<int()> columns);
 
   ~Progress();
   Progress(const Progress&) = delete;
@@ -57,6 +57,7 @@ class Progress {
   const int64_t total_;
   const std::function<void(std::string_view)> write_;
   const std::function<Clock::time_point()> now_;
+  const std::function<int()> columns_;
   const Clock::time_point start_;
   Clock::time_point next_;
   bool line_is_shown_ = false;

@@ -6,13 +6,16 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <ctime>
 #include <future>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/text.h"
 #include "muster/base/tune.h"
 #include "muster/find_program.h"
 
@@ -23,7 +26,17 @@ using namespace std::chrono_literals;
 
 // Times 16 KiB: more than a pipe holds, so that all that a task wrote before it ended is read.
 constexpr int kReadsAtOnce = 16;
-constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+constexpr std::array<int, 5> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+bool is_ignored(int number) {
+  struct sigaction action {};
+  return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// Slurm sends them, for example, when the time of a job is nearly over (--signal).
+bool is_for_tasks(int number) {
+  return number == SIGUSR1 || number == SIGUSR2;
+}
 
 std::string signal_name(int number) {
   return fmt::format("SIG{}", sigabbrev_np(number));
@@ -33,6 +46,30 @@ std::vector<std::string> short_names(const std::vector<TaskName>& tasks) {
   std::vector<std::string> names;
   for (const auto& task : tasks) names.push_back(task.short_name());
   return names;
+}
+
+// Runs with the same --log-dir, one after the other or at once, on one node or several, stay apart.
+std::filesystem::path folder_of_run(const LaunchOptions& options) {
+  if (options.log_dir.empty()) return {};
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> time{};
+  std::strftime(time.data(), time.size(), "%Y%m%d-%H%M%S", &local);
+  const std::string node = options.spec.nodes > 1 ? fmt::format("-node{}", options.node) : "";
+  return options.log_dir / fmt::format("{}-{}{}", time.data(), getpid(), node);
+}
+
+void check_only(const LaunchOptions& options) {
+  std::vector<std::string> known;
+  for (const auto& [job, indices] : options.spec.tasks()) {
+    known.push_back(job);
+    for (const int index : indices) known.push_back(TaskName::of(job, index).short_name());
+  }
+  for (const auto& word : options.only) {
+    if (std::ranges::find(known, word) == known.end())
+      raise<InvalidArgument>("--only {}: the job has no such task{}", word, suggestion(word, known));
+  }
 }
 
 }  // namespace
@@ -52,25 +89,42 @@ Launcher::Launcher(LaunchOptions options)
         "--nnodes {} needs --coordinator host:port, the same on every node: where node 0 listens",
         options_.spec.nodes);
   }
+  check_only(options_);
   if (!options_.oversubscribe) options_.spec.check_load(options_.node, available_cores());
   check_settings(options_.config, options_.spec.tasks());
-  sigset_t mask;
-  sigemptyset(&mask);
-  for (const int number : kSignals) sigaddset(&mask, number);
-  sigprocmask(SIG_BLOCK, &mask, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  signals_ = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+  block_signals();
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  const auto folder = folder_of_run(options_);
   const bool colours = !options_.config.environment.get("NO_COLOR");
   output_ = std::make_unique<TaskOutput>(
       TaskOutput::Options{.out_is_terminal = colours && isatty(STDOUT_FILENO) == 1,
                           .err_is_terminal = colours && isatty(STDERR_FILENO) == 1,
-                          .log_dir = options_.log_dir},
+                          .log_dir = folder,
+                          .tee = options_.tee,
+                          .only = options_.only,
+                          .timestamps = options_.timestamps},
       short_names(options_.spec.tasks_of_node(options_.node)));
   set_log_level(options_.config.log_level);
-  set_log_task("launcher");
+  set_log_task("");  // each line is said to be the launcher's
   set_log_sink(
       [this](std::string_view line) { output_->say(line.substr(0, line.find_last_not_of('\n') + 1)); });
+  if (!options_.log_dir.empty()) say(fmt::format("logs are kept in {}", folder.string()));
+}
+
+// A signal that is blocked would be read from the descriptor even where it is ignored. SIGPIPE is blocked
+// only: a write to a reader who is gone then fails, and the tasks find it as it was.
+void Launcher::block_signals() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int number : kSignals) {
+    if (!is_ignored(number)) sigaddset(&mask, number);
+  }
+  signal(SIGCHLD, SIG_DFL);  // where it is ignored, nobody could tell how a task ended
+  sigaddset(&mask, SIGCHLD);
+  signals_ = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+  outlives_readers_ = is_ignored(SIGPIPE);
+  sigaddset(&mask, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &mask, nullptr);
 }
 
 Launcher::~Launcher() {
@@ -84,33 +138,38 @@ Launcher::~Launcher() {
 }
 
 int Launcher::run() {
-  try {
-    start_tasks(rendezvous_unless_interrupted());
-  } catch (const Error& error) {
-    if (nodes_) nodes_->abort(error.what(), std::nullopt);
-    throw;
+  while (true) {
+    try {
+      start_tasks(rendezvous_unless_interrupted());
+    } catch (const Error& error) {
+      if (nodes_) nodes_->abort(error.what(), std::nullopt);
+      throw;
+    }
+    while (any_running(/*workers_only=*/false) || status_ == Status::kRunning) poll_once();
+    if (!may_begin_again()) return conclude();
+    begin_again();
   }
-  while (any_running(/*workers_only=*/false) || status_ == Status::kRunning) poll_once();
-  return conclude();
 }
 
 // The other nodes may be long in coming, and the user may not want to wait for them.
 ClusterSpec Launcher::rendezvous_unless_interrupted() {
   auto rendezvous = std::async(std::launch::async, [this] {
     const std::shared_ptr<void> wake(nullptr, [this](void*) { eventfd_write(wake_, 1); });
+    Config config = options_.config;
+    // A node that begins again must not find the coordinator that ends on another.
+    if (restarts_ > 0 && options_.spec.nodes > 1)
+      config.job_id = fmt::format("{}.{}", config.job_id.empty() ? "muster" : config.job_id, restarts_);
     nodes_ = std::make_unique<NodeRendezvous>(
         NodeRendezvous::Options{.spec = options_.spec,
                                 .node = options_.node,
-                                .config = options_.config,
-                                .failure_policy = goes_on_                    ? FailurePolicy::kGoOn
-                                                  : options_.max_restarts > 0 ? FailurePolicy::kWait
-                                                                              : FailurePolicy::kAbort,
+                                .config = config,
+                                .failure_policy = goes_on_ ? FailurePolicy::kGoOn : FailurePolicy::kAbort,
                                 .restarts = options_.max_restarts > 0,
                                 .grace = options_.grace,
                                 .on_aborted =
-                                    [this](const std::string& reason) {
+                                    [this](const Member::Ended& how) {
                                       const MutexLock lock(shared_.mutex);
-                                      shared_.aborted = reason;
+                                      shared_.aborted = how;
                                       eventfd_write(wake_, 1);
                                     },
                                 .on_task_failed =
@@ -127,9 +186,14 @@ ClusterSpec Launcher::rendezvous_unless_interrupted() {
     poll(waits.data(), waits.size(), 100);
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
-      if (info.ssi_signo == SIGCHLD) continue;
-      say(fmt::format("{}: no task was started yet", signal_name(static_cast<int>(info.ssi_signo))));
-      _exit(128 + static_cast<int>(info.ssi_signo));  // nothing has been started: there is nothing to end
+      const auto number = static_cast<int>(info.ssi_signo);
+      if (number == SIGCHLD) continue;
+      if (is_for_tasks(number)) {
+        say(fmt::format("{}: there is no task yet to pass it on to", signal_name(number)));
+        continue;
+      }
+      say(fmt::format("{}: no task was started yet", signal_name(number)));
+      _exit(128 + number);  // nothing has been started: there is nothing to end
     }
   }
   return rendezvous.get();
@@ -147,7 +211,8 @@ void Launcher::start_tasks(const ClusterSpec& cluster) {
       environment.set(name, value);
       chosen += fmt::format(" {}={}", name, value);
     }
-    if (!chosen.empty()) say(fmt::format("tuned for {}:{} (--no-tune leaves all alone)", cpu.brand, chosen));
+    if (!chosen.empty() && restarts_ == 0)
+      say(fmt::format("tuned for {}:{} (--no-tune leaves all alone)", cpu.brand, chosen));
   }
   Config config = nodes_->config();
   if (config.progress == ProgressStyle::kAuto) {
@@ -160,7 +225,8 @@ void Launcher::start_tasks(const ClusterSpec& cluster) {
                                                           .spec = options_.spec,
                                                           .node = options_.node,
                                                           .cluster = cluster,
-                                                          .master = nodes_->master()})});
+                                                          .master = nodes_->master()}),
+                      .restarts = restarts_});
     start(tasks_.size() - 1);
     read_signals();
     if (status_ != Status::kRunning) return;
@@ -207,6 +273,7 @@ void Launcher::poll_once() {
   eventfd_read(wake_, &ignored);
   read_signals();
   reap();
+  check_output();
   note_failures();
   check_done();
   if (term_at_ && term_at_->expired()) {
@@ -230,15 +297,28 @@ void Launcher::read_signals() {
   while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
     const auto number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) continue;
-    if (interrupted_) {  // the user means it
+    if (is_for_tasks(number)) {
+      say(fmt::format("{}: passed on to {} tasks", signal_name(number), tasks_.size()));
+      for (const auto& task : tasks_) task.process->signal(number);
+    } else if (interrupted_) {  // the user means it
       stop_tasks(SIGKILL);
-      continue;
+    } else {
+      interrupt(number, fmt::format("{}: stopping {} tasks (again to kill them at once)", signal_name(number),
+                                    tasks_.size()));
     }
-    interrupted_ = true;
-    say(fmt::format("{}: stopping {} tasks (again to kill them at once)", signal_name(number),
-                    tasks_.size()));
-    begin_stopping(128 + number, /*at_once=*/true);
   }
+}
+
+// `muster run | head` ends as a program does that SIGPIPE ends.
+void Launcher::check_output() {
+  if (outlives_readers_ || interrupted_ || !output_->reader_is_gone()) return;
+  interrupt(SIGPIPE, fmt::format("nobody reads the output any more: stopping {} tasks", tasks_.size()));
+}
+
+void Launcher::interrupt(int signal, const std::string& what) {
+  interrupted_ = true;
+  say(what);
+  begin_stopping(128 + signal, /*at_once=*/true);
 }
 
 void Launcher::read_output(size_t index, int stream) {
@@ -277,11 +357,12 @@ void Launcher::task_ended(size_t index) {
   const std::string name = task.name.short_name();
   if (exit.ok()) {
     nodes_->task_ended(task.name, exit.describe());
+    if (task.given_up) say_ended_in_the_middle(task);
     return;
   }
   if (task.told_to_stop || status_ == Status::kFinishing) return;
   const std::string what = fmt::format("{} (pid {}) {}", name, task.process->pid(), exit.describe());
-  if (status_ == Status::kRunning && task.restarts < options_.max_restarts) {
+  if (goes_on_ && status_ == Status::kRunning && task.restarts < options_.max_restarts) {
     ++task.restarts;
     say(fmt::format("{}; restarting it ({} of {})", what, task.restarts, options_.max_restarts));
     return start(index);
@@ -290,6 +371,8 @@ void Launcher::task_ended(size_t index) {
     last_survived_failure_ = index;
     return output_->warn(what + "; the job goes on without it");
   }
+  // The job was aborted: its tasks on Muster end by themselves, with 1. What else they die of is news.
+  if (aborted() && exit.code == 1) return;
   if (first_failure_) return say(what);
   first_failure_ = index;
   if (status_ != Status::kRunning) return say(what);

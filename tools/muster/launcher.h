@@ -5,17 +5,18 @@
 //
 //   starting   the coordinator (on node 0), the launchers of all nodes, then the tasks, one after the other
 //              unless the user interrupts
-//   running    output is shown; a task that fails is restarted while it may be. With parameter servers the
-//              job goes on without a worker that fails for good, unless it was the last
+//   running    output is shown. With parameter servers a task that fails is restarted while it may be, and
+//              the job goes on without a worker that fails for good, unless it was the last
 //   finishing  all workers of the job are done: servers get a grace period to end by themselves
 //   stopping   a task failed, the job was aborted elsewhere, or the user wants it: TERM, then KILL after the
-//              grace period
+//              grace period. Without parameter servers all begin again then, while they may be restarted
 //
 // Not thread-safe: one thread makes it and calls run(), which starts, watches and ends the tasks in one
 // poll loop. Other threads bring it news: one finds the other nodes at the start, while the user may still
 // interrupt; one waits for them at the end; and the member's own says that the job was aborted, or which
-// task has failed. They leave it in `shared_` and wake the loop. SIGINT, SIGTERM, SIGHUP and SIGCHLD are
-// blocked, in threads that are made later too, and read from a descriptor.
+// task has failed. They leave it in `shared_` and wake the loop. The signals that concern it are
+// blocked, in threads that are made later too, and read from a descriptor; those that were ignored when it
+// was started, as under nohup, stay so, for its tasks too. SIGUSR1 and SIGUSR2 are passed on to the tasks.
 
 #include <chrono>
 #include <filesystem>
@@ -39,7 +40,10 @@ struct LaunchOptions {
   LaunchSpec spec;
   int node = 0;
   std::vector<std::string> command;
-  std::filesystem::path log_dir;
+  std::filesystem::path log_dir;  ///< where a folder for this run is made; empty: none
+  std::filesystem::path tee;
+  std::vector<std::string> only;
+  bool timestamps = false;
   int max_restarts = 0;
   std::chrono::milliseconds grace{std::chrono::seconds(5)};
   bool tune = true;
@@ -73,12 +77,16 @@ class Launcher {
   void start(size_t index);
 
   void poll_once();
+  void block_signals();
   void read_signals();
+  void check_output();
+  void interrupt(int signal, const std::string& what);
   void read_output(size_t index, int stream);
   void reap();
   void task_ended(size_t index);
   bool goes_on_without(const Task& task);
   void note_failures();
+  void say_ended_in_the_middle(const Task& task);
   void check_done();
   void wait_for_other_nodes();
   void begin_finishing();
@@ -86,6 +94,16 @@ class Launcher {
   void stop_tasks(int signal);
   bool any_running(bool workers_only) const;
   bool any_worker_ended_well() const;
+  std::optional<Member::Ended> aborted();
+  struct Outcome {
+    std::string text;
+    int exit_code = 0;
+    std::vector<std::string> last_lines;  // of `task`, when it gave no reason
+    std::string task;
+  };
+  Outcome outcome();
+  bool may_begin_again();
+  void begin_again();
   int conclude();
   void say(const std::string& line) { output_->say(line); }
   size_t index_of(const TaskName& name) const;
@@ -94,11 +112,13 @@ class Launcher {
   const std::string program_;
   const bool goes_on_;  // when a worker fails
   OrphanReaper reaper_;
+  bool outlives_readers_ = false;  // SIGPIPE was ignored at the start
   int signals_ = -1;
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
   std::unique_ptr<TaskOutput> output_;
   std::unique_ptr<NodeRendezvous> nodes_;
   std::vector<Task> tasks_;
+  int restarts_ = 0;  // of all tasks together
 
   Status status_ = Status::kRunning;
   std::optional<int> exit_code_;
@@ -110,7 +130,7 @@ class Launcher {
 
   struct Shared {  // what threads other than ours may touch
     Mutex mutex;
-    std::optional<std::string> aborted MUSTER_GUARDED_BY(mutex);  // the reason
+    std::optional<Member::Ended> aborted MUSTER_GUARDED_BY(mutex);
     std::vector<TaskInfo> failed MUSTER_GUARDED_BY(mutex);
     std::optional<bool> all_nodes_done MUSTER_GUARDED_BY(mutex);  // whether a worker ended well on any
   };

@@ -1,5 +1,6 @@
 // When and how a launch ends. The rest of Launcher is in launcher.cc.
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -20,6 +21,9 @@ using namespace std::chrono_literals;
 // When the job is aborted, tasks on Muster hear it themselves and end with a message; only then they are told
 // by signal.
 constexpr auto kDrainTime = 500ms;
+// Of a task that ends well, and yet has not left the job.
+constexpr const char* kInTheMiddle =
+    "exited with code 0 in the middle of its work: it did not return from muster::run";
 
 }  // namespace
 
@@ -49,20 +53,29 @@ void Launcher::note_failures() {
   const MutexLock lock(shared_.mutex);
   for (const auto& failed : std::exchange(shared_.failed, {})) {
     const size_t index = index_of(failed.task);
-    if (index < tasks_.size() && tasks_[index].restarts == failed.incarnation) tasks_[index].given_up = true;
+    if (index == tasks_.size() || tasks_[index].restarts != failed.incarnation) continue;
+    tasks_[index].given_up = true;
+    if (!tasks_[index].process->running()) say_ended_in_the_middle(tasks_[index]);
   }
 }
 
+// The coordinator says only that its connection closed.
+void Launcher::say_ended_in_the_middle(const Task& task) {
+  if (task.process->exit()->ok())
+    output_->warn(fmt::format("{} (pid {}) {}", task.name.short_name(), task.process->pid(), kInTheMiddle));
+}
+
 void Launcher::check_done() {
-  std::optional<std::string> aborted;
+  const auto how = aborted();
   std::optional<bool> all_nodes_done;
   {
     const MutexLock lock(shared_.mutex);
-    aborted = shared_.aborted;
     all_nodes_done = shared_.all_nodes_done;
   }
   if (status_ != Status::kRunning) return;
-  if (aborted) {
+  if (how) {
+    // A task that gave the reason or died is heard of otherwise; one that hangs is not, and takes a while.
+    if (!how->said && !how->died) say(how->reason + "; stopping the tasks");
     begin_stopping(1, /*at_once=*/false);
   } else if (!any_running(/*workers_only=*/true)) {
     if (options_.spec.nodes == 1 || all_nodes_done.value_or(false)) {
@@ -118,43 +131,91 @@ void Launcher::stop_tasks(int signal) {
   }
 }
 
-int Launcher::conclude() {
-  std::optional<std::string> reason;
+std::optional<Member::Ended> Launcher::aborted() {
+  if (auto how = nodes_->aborted()) return how;
+  const MutexLock lock(shared_.mutex);
+  return shared_.aborted;
+}
+
+Launcher::Outcome Launcher::outcome() {
+  const auto how = aborted();
+  // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
+  std::optional<size_t> culprit = first_failure_;
+  if (how && how->by && *how->by != TaskName::of("launcher", options_.node)) culprit = index_of(*how->by);
+  const std::string reason = how ? how->reason : "the job was aborted";
+  // Nobody's fault, or that of a task on another node.
+  if (!culprit || *culprit == tasks_.size()) return {.text = reason, .exit_code = *exit_code_};
+  const Task& task = tasks_[*culprit];
+  const Exit exit = *task.process->exit();
+  const std::string name = task.name.short_name();
+  // A task that gave a reason and was then too slow to end was ended by us: its reason counts, not our
+  // signal.
+  const bool ended_by_itself = !task.told_to_stop && !exit.ok();
+  const int exit_code = ended_by_itself ? exit.as_exit_code() : 1;
+  if (how && how->said) return {.text = reason, .exit_code = exit_code};
+  const bool in_the_middle = how && how->died && exit.ok();
+  return {
+      .text = ended_by_itself || in_the_middle
+                  ? fmt::format("the job failed: {} {}", name, in_the_middle ? kInTheMiddle : exit.describe())
+                  : reason,
+      .exit_code = exit_code,
+      .last_lines = output_->last_lines(*culprit),
+      .task = name};
+}
+
+// All-reduce has no use for a worker that comes again alone: the others have failed with it. All launchers
+// decide alike, since all are told the same; so they wait to be told.
+bool Launcher::may_begin_again() {
+  if (goes_on_ || interrupted_ || exit_code_.value_or(0) == 0 || restarts_ == options_.max_restarts)
+    return false;
+  const auto deadline = Deadline::after(options_.config.heartbeat_timeout);
+  auto how = aborted();
+  while (!how && first_failure_ && !deadline.expired()) {
+    pollfd wait = {.fd = wake_, .events = POLLIN, .revents = 0};
+    poll(&wait, 1, 100);
+    how = aborted();
+  }
+  return how && how->by && how->by->job != "launcher";
+}
+
+void Launcher::begin_again() {
+  ++restarts_;
+  say(fmt::format("{}; starting all tasks again ({} of {})", outcome().text, restarts_,
+                  options_.max_restarts));
+  tasks_.clear();
+  if (waiter_.joinable()) waiter_.join();
+  nodes_.reset();
   {
     const MutexLock lock(shared_.mutex);
-    reason = shared_.aborted;
+    shared_.aborted.reset();
+    shared_.failed.clear();
+    shared_.all_nodes_done.reset();
   }
+  status_ = Status::kRunning;
+  exit_code_.reset();
+  first_failure_.reset();
+  last_survived_failure_.reset();
+  term_at_.reset();
+  kill_at_.reset();
+}
+
+int Launcher::conclude() {
   if (!exit_code_ || *exit_code_ == 0) {
     try {
-      if (!reason) nodes_->leave();
+      if (!aborted()) nodes_->leave();
     } catch (const Error& error) {
       log_debug("the work was done, but the launcher could not leave: {}", error.what());
     }
     return 0;
   }
   if (interrupted_) return *exit_code_;
-  // Several tasks may have failed, one because of the other: the coordinator knows which one was first.
-  std::optional<size_t> culprit = first_failure_;
-  if (const auto named = nodes_->culprit()) culprit = index_of(*named);
-  const std::string aborted = reason.value_or("the job was aborted");
-  if (!culprit || *culprit == tasks_.size()) {  // nobody's fault, or that of a task on another node
-    output_->warn(aborted);
-    return *exit_code_;
+  const Outcome end = outcome();
+  output_->warn(end.text);
+  if (!end.last_lines.empty()) {
+    say(fmt::format("the last lines of {}:", end.task));
+    for (const auto& line : end.last_lines) say("  " + line);
   }
-  const Task& task = tasks_[*culprit];
-  const Exit exit = *task.process->exit();
-  // A task that gave a reason and was then too slow to end was ended by us: its reason counts, not our
-  // signal.
-  const bool ended_by_itself = !task.told_to_stop && !exit.ok();
-  output_->warn(ended_by_itself
-                    ? fmt::format("the job failed: {} {}", task.name.short_name(), exit.describe())
-                    : aborted);
-  const auto lines = output_->last_lines(*culprit);
-  if (!lines.empty()) {
-    say(fmt::format("the last lines of {}:", task.name.short_name()));
-    for (const auto& line : lines) say("  " + line);
-  }
-  return ended_by_itself ? exit.as_exit_code() : 1;
+  return end.exit_code;
 }
 
 }  // namespace muster::detail

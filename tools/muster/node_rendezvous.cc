@@ -46,6 +46,7 @@ NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), 
                                                            .heartbeat_timeout = config_.heartbeat_timeout,
                                                            .failure_policy = options_.failure_policy,
                                                            .restarts = options_.restarts,
+                                                           .logs_aborts = false,
                                                            .stall_warning = config_.stall_warning,
                                                            .wait_timeout = config_.collective_timeout});
     address.port = coordinator_->address().port;
@@ -61,7 +62,7 @@ NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), 
                                                      .on_ended =
                                                          [this](const Member::Ended& ended) {
                                                            if (options_.on_aborted)
-                                                             options_.on_aborted(ended.reason);
+                                                             options_.on_aborted(ended);
                                                          },
                                                      .on_task_failed = options_.on_task_failed},
                                      Deadline::after(config_.join_timeout));
@@ -127,14 +128,17 @@ void NodeRendezvous::abort(const std::string& reason, std::optional<TaskName> by
   if (coordinator_) {
     coordinator_->abort(reason, std::move(by));
   } else {
-    member_->abort(reason);
+    member_->abort(reason, by);
   }
 }
 
-std::optional<TaskName> NodeRendezvous::culprit() const {
-  if (!coordinator_) return std::nullopt;
-  const auto aborted = coordinator_->aborted();
-  return aborted ? aborted->by : std::nullopt;
+std::optional<Member::Ended> NodeRendezvous::aborted() const {
+  const auto record = coordinator_ ? coordinator_->aborted() : std::nullopt;
+  if (!record) return std::nullopt;
+  return Member::Ended{.reason = "the job was aborted: " + record->reason,
+                       .by = record->by,
+                       .died = record->died,
+                       .said = record->said};
 }
 
 bool NodeRendezvous::task_ended(const TaskName& task, const std::string& how) {

@@ -32,8 +32,8 @@ class NodeRendezvous {
     bool restarts = false;  ///< as in Coordinator::Options
     std::chrono::milliseconds grace{
         0};  ///< how long node 0 stays at the end for the others to hear how it ended
-    std::function<void(const std::string& reason)> on_aborted;  ///< from another thread: the job was aborted
-    std::function<void(const TaskInfo& task)> on_task_failed;   ///< from another thread
+    std::function<void(const Member::Ended& how)> on_aborted;  ///< from another thread: the job was aborted
+    std::function<void(const TaskInfo& task)> on_task_failed;  ///< from another thread
   };
 
   /// Blocks until the coordinator is there. Throws as Member does.
@@ -52,8 +52,8 @@ class NodeRendezvous {
   /// Ends the job on all nodes; does nothing when it has ended.
   void abort(const std::string& reason, std::optional<TaskName> by);
 
-  /// The task at fault, where this node knows it.
-  std::optional<TaskName> culprit() const;
+  /// Why the job was aborted, as node 0 knows it before anybody is told. Empty on other nodes.
+  std::optional<Member::Ended> aborted() const;
 
   /// A task of this node has ended in this way, and will not be started again. False when that ends the job.
   bool task_ended(const TaskName& task, const std::string& how);

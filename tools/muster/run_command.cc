@@ -26,10 +26,19 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->add_option("--workers", options.spec.workers, "workers of the whole job")->capture_default_str();
   app->add_option("--ps", impl_->servers,
                   "parameter servers of the whole job (default: 1 with --strategy ps-..., else 0)");
-  app->add_option("--max-restarts", options.max_restarts, "how often a task that fails is started again")
+  app->add_option(
+         "--max-restarts", options.max_restarts,
+         "how often all tasks start again after a failure, or with --strategy ps-... the one that failed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app->add_option("--log-dir", options.log_dir, "keep the output of each task in a file of its own here");
+  app->add_option("--log-dir", options.log_dir,
+                  "keep the output of each task and of the launcher here, in a folder for each run");
+  app->add_option("--tee", options.tee, "keep all that is shown in this file too");
+  app->add_option("--only", options.only,
+                  "show the output of these tasks only: worker/0, or ps for all servers")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app->add_flag("--timestamps", options.timestamps, "show the local time in front of each line");
   app->add_option("--grace", impl_->grace, "time between TERM and KILL when tasks are stopped")
       ->capture_default_str();
   app->add_flag("--oversubscribe", options.oversubscribe,

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,13 +18,25 @@ using ::testing::ElementsAre;
 class TaskOutputTest : public ::testing::Test {
  protected:
   TaskOutput make(bool terminal, const std::filesystem::path& log_dir = {}) {
+    options.log_dir = log_dir;
     return TaskOutput({.out_is_terminal = terminal,
                        .err_is_terminal = terminal,
-                       .log_dir = log_dir,
-                       .write = [this](int fd, std::string_view text) { written[fd] += text; }},
+                       .log_dir = options.log_dir,
+                       .tee = options.tee,
+                       .only = options.only,
+                       .timestamps = options.timestamps,
+                       .write =
+                           [this](int fd, std::string_view text) {
+                             written[fd] += text;
+                             return errors[fd];
+                           },
+                       .columns = [this] { return columns; }},
                       {"ps/0", "worker/0"});
   }
+  TaskOutput::Options options;  // what a test wants otherwise
   std::map<int, std::string> written;
+  std::map<int, int> errors;
+  int columns = 0;
 };
 
 TEST_F(TaskOutputTest, LinesAreWholeAndPrefixed) {
@@ -68,6 +81,31 @@ TEST_F(TaskOutputTest, ALiveLineStaysBelowWhatIsPrinted) {
   EXPECT_EQ(written[2], "\x1b[36mps/0     |\x1b[0m bye\n");
 }
 
+TEST_F(TaskOutputTest, ALiveLineFitsTheTerminalAlsoWhenItIsResized) {
+  auto output = make(true);
+  columns = 20;
+  output.write(1, 2, "0123456789\x1b[K\r");
+  EXPECT_EQ(written[2], "\r\x1b[K\x1b[33mworker/0 |\x1b[0m 01234567");
+  written.clear();
+  columns = 14;
+  output.say("x");
+  EXPECT_EQ(written[2], "\r\x1b[Kmuster   | x\n\x1b[33mworker/0 |\x1b[0m 01");
+}
+
+TEST_F(TaskOutputTest, ALiveLineThatWasNotFinishedIsEnded) {
+  {
+    auto output = make(true);
+    output.write(1, 2, "50%\x1b[K\r");
+  }
+  EXPECT_EQ(written[2], "\r\x1b[K\x1b[33mworker/0 |\x1b[0m 50%\n");
+}
+
+TEST_F(TaskOutputTest, WhatTheLauncherSaysInSeveralLinesIsItsOwnInEach) {
+  auto output = make(true);
+  output.warn("one\ntwo");
+  EXPECT_EQ(written[2], "muster   | \x1b[1;31mone\x1b[0m\nmuster   | \x1b[1;31mtwo\x1b[0m\n");
+}
+
 TEST_F(TaskOutputTest, WithoutATerminalThereIsNoLiveLineAndNoColour) {
   auto output = make(false);
   output.write(1, 1, "50%\x1b[K\r");
@@ -76,19 +114,90 @@ TEST_F(TaskOutputTest, WithoutATerminalThereIsNoLiveLineAndNoColour) {
   EXPECT_EQ(written[1], "worker/0 | windows\n");
 }
 
-TEST_F(TaskOutputTest, EachTaskHasItsLogFile) {
-  const auto folder = std::filesystem::temp_directory_path() / ("output_test." + std::to_string(getpid()));
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class TaskOutputFilesTest : public TaskOutputTest {
+ protected:
+  TaskOutputFilesTest() { std::filesystem::create_directories(folder); }
+  ~TaskOutputFilesTest() override { std::filesystem::remove_all(folder); }
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("output_test." + std::to_string(getpid()));
+};
+
+TEST_F(TaskOutputFilesTest, EachTaskAndTheLauncherHaveALogFile) {
   {
-    auto output = make(false, folder / "deep");
+    auto output = make(true, folder / "deep");
     output.write(1, 1, "one\n");
     output.write(1, 2, "two\n");
+    output.warn("the job failed");
   }
-  std::ifstream file(folder / "deep" / "worker-0.log");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_EQ(text, "one\ntwo\n");
+  EXPECT_EQ(text_of(folder / "deep" / "worker-0.log"), "one\ntwo\n");
+  EXPECT_EQ(text_of(folder / "deep" / "launcher.log"), "the job failed\n");
   EXPECT_TRUE(std::filesystem::exists(folder / "deep" / "ps-0.log"));
-  std::filesystem::remove_all(folder);
   EXPECT_THROW(make(false, "/proc/nowhere"), SystemError);
+}
+
+TEST_F(TaskOutputFilesTest, AFullDiskIsSaidAtOnceAndAtTheEnd) {
+  std::filesystem::create_symlink("/dev/full", folder / "worker-0.log");
+  {
+    auto output = make(false, folder);
+    for (int i = 0; i < 3; ++i) output.write(1, 1, "line\n");
+    EXPECT_EQ(written[2], fmt::format("muster   | {} can't be written: No space left on device (ENOSPC)\n",
+                                      (folder / "worker-0.log").string()));
+    written.clear();
+  }
+  EXPECT_EQ(written[2], fmt::format("muster   | {} is not complete: 3 lines could not be written: No space "
+                                    "left on device (ENOSPC)\n",
+                                    (folder / "worker-0.log").string()));
+}
+
+TEST_F(TaskOutputFilesTest, WhatIsShownIsKeptInOneFileToo) {
+  options.tee = folder / "all.log";
+  options.only = {"worker"};
+  {
+    auto output = make(true, folder);
+    output.write(1, 1, "one\n");
+    output.write(0, 1, "two\n");
+    output.say("three");
+  }
+  EXPECT_EQ(text_of(folder / "all.log"), "worker/0 | one\nmuster   | three\n");
+  EXPECT_EQ(text_of(folder / "ps-0.log"), "two\n");
+}
+
+TEST_F(TaskOutputFilesTest, LinesCanHaveTheTime) {
+  options.timestamps = true;
+  {
+    auto output = make(false, folder);
+    output.write(1, 1, "one\n");
+  }
+  const std::string time = "[0-9][0-9]:[0-9][0-9]:[0-9][0-9]\\.[0-9][0-9][0-9] ";
+  EXPECT_THAT(written[1], ::testing::MatchesRegex(time + "worker/0 . one\n"));
+  EXPECT_THAT(text_of(folder / "worker-0.log"), ::testing::MatchesRegex(time + "one\n"));
+}
+
+TEST_F(TaskOutputTest, OnlySomeTasksAreShown) {
+  options.only = {"worker/0"};
+  auto output = make(true);
+  output.write(0, 1, "of the server\n");
+  output.write(0, 2, "50%\r");
+  output.write(1, 1, "of the worker\n");
+  EXPECT_EQ(written[1], "\x1b[33mworker/0 |\x1b[0m of the worker\n");
+  EXPECT_EQ(written[2], "");
+  EXPECT_THAT(output.last_lines(0), ElementsAre("of the server"));
+}
+
+TEST_F(TaskOutputTest, OutputThatCantBeWrittenIsSaidOnceAndAReaderWhoIsGoneIsKnown) {
+  auto output = make(false);
+  errors[1] = ENOSPC;
+  output.write(1, 1, "one\ntwo\n");
+  EXPECT_EQ(written[2], "muster   | standard output can't be written: No space left on device (ENOSPC)\n");
+  EXPECT_FALSE(output.reader_is_gone());
+  errors[1] = EPIPE;
+  output.write(1, 1, "three\n");
+  EXPECT_TRUE(output.reader_is_gone());
 }
 
 TEST_F(TaskOutputTest, TheLauncherSpeaksOnStandardError) {

@@ -49,7 +49,6 @@ TaskProcess::TaskProcess(const std::string& program, const std::vector<std::stri
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::signal(SIGPIPE, SIG_DFL);
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(null, STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);

@@ -12,6 +12,14 @@ std::string describe_errno(int error) {
   return fmt::format("{} ({})", strerrordesc_np(error), name != nullptr ? name : std::to_string(error));
 }
 
+std::string text_without_stack(const std::exception& error) {
+  std::string text = error.what();
+  const size_t stack = text.find("\nException raised from ");
+  if (stack != std::string::npos && text.find("(most recent call first)", stack) != std::string::npos)
+    text.resize(stack);
+  return text;
+}
+
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
   log_error("{}:{}: check failed: {} {}", file, line, condition, message);
   flush_log();

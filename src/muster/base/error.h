@@ -2,6 +2,7 @@
 
 // How Muster throws its exceptions (muster/error.h), and what it does when it is wrong itself.
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,10 @@ template <typename E, typename... Args>
 
 /// "No such file or directory (ENOENT)" for an errno.
 std::string describe_errno(int error);
+
+/// What an exception says, without the stack that libtorch appends to its own: what c10::Error calls
+/// what_without_backtrace(), for rooms and programs that do not know libtorch.
+std::string text_without_stack(const std::exception& error);
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
 

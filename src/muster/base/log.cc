@@ -34,15 +34,19 @@ ProcessLog& process_log() {
 class TaskFlag : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg&, const std::tm&, spdlog::memory_buf_t& out) override {
-    if (!thread_task.empty()) {
-      out.append(thread_task);
-      return;
-    }
+    if (!thread_task.empty()) return append(thread_task, out);
     auto& log = process_log();
     const MutexLock lock(log.mutex);
-    out.append(log.task);
+    append(log.task, out);
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<TaskFlag>(); }
+
+ private:
+  static void append(const std::string& task, spdlog::memory_buf_t& out) {
+    if (task.empty()) return;
+    out.append(task);
+    out.push_back(' ');
+  }
 };
 
 class LineSink : public spdlog::sinks::base_sink<std::mutex> {
@@ -72,7 +76,7 @@ class LineSink : public spdlog::sinks::base_sink<std::mutex> {
 spdlog::logger& logger() {
   static auto* instance = [] {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
-    formatter->add_flag<TaskFlag>('*').set_pattern("%L %H:%M:%S.%e %* %s:%#] %v");
+    formatter->add_flag<TaskFlag>('*').set_pattern("%L %H:%M:%S.%e %*%s:%#] %v");
     auto* made = new spdlog::logger("muster", std::make_shared<LineSink>());
     made->set_formatter(std::move(formatter));
     made->set_level(spdlog::level::trace);

@@ -21,7 +21,8 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 void set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 
-/// The task named by threads that have none of their own: "worker/1". Set once, at start.
+/// The task named by threads that have none of their own: "worker/1". Set once, at start. Empty: lines
+/// name none, since whoever shows them does.
 void set_log_task(std::string task);
 
 /// Names the task of the calling thread while it lives.

@@ -57,6 +57,12 @@ TEST_F(LogTest, ScopedTaskRestoresTheOneBefore) {
   EXPECT_NE(lines[0].find(" a/0 "), std::string::npos) << lines[0];
 }
 
+TEST_F(LogTest, ALineWithoutATaskNamesNone) {
+  set_log_task("");
+  log_info("x");
+  EXPECT_EQ(lines[0].substr(14, 12), " log_test.cc") << lines[0];
+}
+
 TEST_F(LogTest, LevelsBelowTheThresholdAreSilent) {
   set_log_level(LogLevel::kWarning);
   log_info("no");

@@ -43,6 +43,26 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
   return best != nullptr ? fmt::format("; did you mean {}?", *best) : "";
 }
 
+std::string first_columns(std::string_view line, size_t columns) {
+  std::string kept;
+  size_t used = 0;
+  for (size_t at = 0; at < line.size();) {
+    size_t end = at + 1;
+    const bool is_sequence = line[at] == '\x1b' && end < line.size() && line[end] == '[';
+    if (is_sequence) {
+      ++end;
+      while (end < line.size() && (line[end] < '@' || line[end] > '~')) ++end;
+      end = std::min(end + 1, line.size());
+    } else {
+      while (end < line.size() && (static_cast<unsigned char>(line[end]) & 0xC0U) == 0x80U) ++end;
+      ++used;
+    }
+    if (is_sequence || used <= columns) kept += line.substr(at, end - at);
+    at = end;
+  }
+  return kept;
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   size_t begin = 0;

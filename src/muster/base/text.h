@@ -17,6 +17,10 @@ int edit_distance(std::string_view a, std::string_view b);
 /// "; did you mean X?" for the nearest of `known`, or "" when nothing is near.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
+/// As much of a line as fits into `columns` of a terminal. Escape sequences take none and are all kept, so
+/// that a colour ends; a character of UTF-8 takes one.
+std::string first_columns(std::string_view line, size_t columns);
+
 std::vector<std::string> split(std::string_view text, char separator);
 
 /// A whole decimal integer, nothing before or after it.

@@ -66,5 +66,13 @@ TEST(Split, KeepsEmptyParts) {
   EXPECT_EQ(split("", ','), (std::vector<std::string>{""}));
 }
 
+TEST(FirstColumns, CountsWhatIsSeen) {
+  EXPECT_EQ(first_columns("hello", 5), "hello");
+  EXPECT_EQ(first_columns("hello", 3), "hel");
+  EXPECT_EQ(first_columns("\x1b[33mworker |\x1b[0m 50%", 6), "\x1b[33mworker\x1b[0m");
+  EXPECT_EQ(first_columns("\xc3\xa4\xc3\xb6\xc3\xbc", 2), "\xc3\xa4\xc3\xb6");
+  EXPECT_EQ(first_columns("ab\x1b[", 1), "a\x1b[");
+}
+
 }  // namespace
 }  // namespace muster::detail

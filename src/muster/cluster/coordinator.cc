@@ -28,6 +28,7 @@ class Coordinator::Impl {
                 .heartbeat_timeout = options.heartbeat_timeout,
                 .failure_policy = options.failure_policy,
                 .restarts = options.restarts,
+                .logs_aborts = options.logs_aborts,
                 .waits = {.stall_warning = options.stall_warning, .timeout = options.wait_timeout}},
                {.send = [this](Id id,
                                proto::FromCoordinator message) { streams_->send(id, std::move(message)); },

@@ -52,6 +52,9 @@ class Coordinator {
     /// neither finishes nor is aborted without it, until its launcher says (Member::exited) that it will not.
     bool restarts = false;
 
+    /// Whether it logs why the job was aborted, unless the task at fault has. A launcher says it itself.
+    bool logs_aborts = true;
+
     std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};  ///< when a wait is worth a warning
     std::chrono::milliseconds wait_timeout{std::chrono::minutes(10)};   ///< and when it ends the job
   };
@@ -72,6 +75,7 @@ class Coordinator {
     std::string reason;
     std::optional<TaskName> by;  ///< the task at fault, when it was one
     bool died = false;           ///< its process has ended: others who are connected to it notice it too
+    bool said = false;           ///< the task itself gave the reason, and has logged it
   };
   std::optional<AbortRecord> aborted() const;
 

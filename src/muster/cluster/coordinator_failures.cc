@@ -48,7 +48,7 @@ void CoordinatorState::exited(const TaskName& task, const std::string& how, Time
     state.ended = how;
     return abort_if_a_task_never_enters();
   }
-  if (options_.failure_policy != FailurePolicy::kGoOn) return;  // its stream tells what became of it
+  if (options_.failure_policy == FailurePolicy::kWait) return;  // its stream tells what became of it
   if (state.status == TaskStatus::kEntered) {
     fail(state.stream, streams_.at(state.stream), {.how = how, .died = true}, now);
   } else if (state.status == TaskStatus::kFailed && state.ended.empty()) {

@@ -26,6 +26,7 @@ proto::FromCoordinator abort_message(const CoordinatorState::AbortRecord& record
   message.mutable_abort()->set_reason(record.reason);
   if (record.by) *message.mutable_abort()->mutable_by() = to_proto(*record.by);
   message.mutable_abort()->set_died(record.died);
+  message.mutable_abort()->set_said(record.said);
   return message;
 }
 
@@ -197,7 +198,8 @@ void CoordinatorState::refuse(StreamId id, Stream& stream, const std::string& re
                               proto::Refusal::Kind kind) {
   const auto& self = stream.self;
   const std::string who = self.task.job && !self.task.job->empty() ? self.describe() : "a stranger";
-  if (refusals_.allows(now_))
+  // Whoever comes after an abort is a launcher that begins again, or is told by its refusal.
+  if (!aborted_ && refusals_.allows(now_))
     log_warning("refused {} at {}: {}{}", who, stream.peer, reason, refusals_.left_out());
   send_refusal_and_close(id, stream, reason, kind);
 }
@@ -268,10 +270,12 @@ void CoordinatorState::check_assembled() {
 
 // Before all are there, the ones to blame are often those who are not.
 void CoordinatorState::on_abort(const Stream& stream, const proto::Abort& message) {
+  if (stream.self.task.job == "launcher" && message.has_by())
+    return abort(message.reason(), from_proto(message.by()));
   std::string reason = fmt::format("{}: {}", stream.self.describe(), message.reason());
   if (!assembled_ && !missing().empty())
     reason += fmt::format("; not there yet: {}", comma_separated(missing()));
-  abort(reason, stream.self.task);
+  abort({.reason = std::move(reason), .by = stream.self.task, .said = true});
 }
 
 void CoordinatorState::on_leave(StreamId id, Stream& stream) {
@@ -311,7 +315,8 @@ void CoordinatorState::abort(const std::string& reason, std::optional<TaskName> 
 void CoordinatorState::abort(AbortRecord record) {
   if (aborted_) return;
   aborted_ = std::move(record);
-  log_error("the job is aborted: {}", aborted_->reason);
+  log_at(options_.logs_aborts && !aborted_->said ? LogLevel::kError : LogLevel::kDebug,
+         "the job is aborted: {}", aborted_->reason);
   pending_.clear();  // the abort answers them all
   releases_.clear();
   broadcast(abort_message(*aborted_));

@@ -44,6 +44,7 @@ class CoordinatorState {
     std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(10)};
     FailurePolicy failure_policy = FailurePolicy::kAbort;
     bool restarts = false;
+    bool logs_aborts = true;
     WaitWatch::Options waits = {};
   };
 

@@ -145,11 +145,12 @@ class Member::Impl {
     }
   }
 
-  void abort(const std::string& reason) {
+  void abort(const std::string& reason, const std::optional<TaskName>& by) {
     MutexLock lock(mutex_);
     if (error_) return;
     proto::FromMember message;
     message.mutable_abort()->set_reason(reason);
+    if (by) *message.mutable_abort()->mutable_by() = to_proto(*by);
     send(std::move(message));
     // The coordinator tells everyone, us included.
     const auto deadline =
@@ -369,7 +370,11 @@ class Member::Impl {
           pending->second.returns = true;
         break;
       case proto::FromCoordinator::kAbort:
-        if (!error_ && message.abort().died()) died_ = from_proto(message.abort().by());
+        if (!error_) {
+          if (message.abort().has_by()) ended_.by = from_proto(message.abort().by());
+          ended_.died = message.abort().died();
+          ended_.said = message.abort().said();
+        }
         end<Aborted>("the job was aborted: " + message.abort().reason());
         break;
       case proto::FromCoordinator::kFinished:
@@ -394,7 +399,7 @@ class Member::Impl {
   void end(std::string message) MUSTER_REQUIRES(mutex_) {
     if (error_ || leaving_) return;
     error_ = std::make_exception_ptr(E(message));
-    error_text_ = std::move(message);
+    ended_.reason = std::move(message);
     changed_.notify_all();
   }
 
@@ -449,7 +454,7 @@ class Member::Impl {
       if (error_ && !reported) {
         reported = true;
         if (options_.on_ended) {
-          const Ended ended = {.reason = error_text_, .died = died_};
+          const Ended ended = ended_;
           lock.unlock();
           options_.on_ended(ended);
           lock.lock();
@@ -489,8 +494,7 @@ class Member::Impl {
   std::map<uint64_t, PendingReply> replies_ MUSTER_GUARDED_BY(mutex_);
   uint64_t last_request_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::optional<std::exception_ptr> error_ MUSTER_GUARDED_BY(mutex_);  // what ended the membership
-  std::string error_text_ MUSTER_GUARDED_BY(mutex_);
-  std::optional<TaskName> died_ MUSTER_GUARDED_BY(mutex_);
+  Ended ended_ MUSTER_GUARDED_BY(mutex_);                              // the same, for the callback
   bool finished_ MUSTER_GUARDED_BY(mutex_) = false;
   bool leaving_ MUSTER_GUARDED_BY(mutex_) = false;
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
@@ -539,8 +543,8 @@ std::vector<std::string> Member::gather(const std::string& name, const std::stri
   return {reply.values().begin(), reply.values().end()};
 }
 
-void Member::abort(const std::string& reason) {
-  impl_->abort(reason);
+void Member::abort(const std::string& reason, const std::optional<TaskName>& by) {
+  impl_->abort(reason, by);
 }
 
 void Member::wait_finished(Deadline deadline) {

@@ -35,7 +35,9 @@ class Member {
   /// How a membership ended.
   struct Ended {
     std::string reason;
-    std::optional<TaskName> died;  ///< the task whose process has ended, when that was it
+    std::optional<TaskName> by;  ///< the task at fault, when it was one
+    bool died = false;           ///< the process of that task has ended
+    bool said = false;           ///< that task gave the reason, and has logged it
   };
 
   struct Options {
@@ -90,8 +92,9 @@ class Member {
   std::vector<std::string> gather(const std::string& name, const std::string& value, Deadline deadline,
                                   const std::string& job = "", const Absence* absence = nullptr);
 
-  /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or is gone.
-  void abort(const std::string& reason);
+  /// Ends the job for all tasks, for this reason. Returns when the coordinator has it, or is gone. A launcher
+  /// may say which of its tasks is at fault.
+  void abort(const std::string& reason, const std::optional<TaskName>& by = {});
 
   /// Waits until all workers have left, or have failed and the job went on; for servers, which have nothing
   /// else to wait for.

@@ -122,7 +122,8 @@ TEST_F(MemberTest, ItsEndIsToldOnceAndLeavingIsNoEnd) {
   mine.on_ended = [&](const Member::Ended&) { ++ends_of_first; };
   auto others = options("worker", 1);
   others.on_ended = [&](const Member::Ended& ended) {
-    EXPECT_EQ(ended.died, std::nullopt);
+    EXPECT_EQ(ended.by, std::nullopt);
+    EXPECT_FALSE(ended.died);
     EXPECT_THAT(ended.reason, HasSubstr("the job was aborted: the user stopped the job"));
     ++ends_of_second;
   };
@@ -200,6 +201,31 @@ TEST_F(MemberTest, ARequestThatIsNotAnsweredIsADeadlineThatNamesTheCoordinator) 
               HasSubstr("did not take the leave in time"));
 }
 
+TEST_F(MemberTest, ALauncherMayNameTheTaskAtFaultAndAWorkerOnlyItself) {
+  for (const std::string job : {"launcher", "worker"}) {
+    start(workers(2));
+    auto mine = options(job, 0);
+    mine.observer = job == "launcher";
+    Member member(mine, soon());
+    member.abort("no more disk", TaskName::of("worker", 1));
+    ASSERT_TRUE(coordinator->aborted());
+    EXPECT_EQ(coordinator->aborted()->by, TaskName::of("worker", job == "launcher" ? 1 : 0));
+    EXPECT_EQ(coordinator->aborted()->said, job == "worker");
+  }
+}
+
+TEST_F(MemberTest, AProcessThatEndsWellWithoutHavingLeftHasFailed) {
+  start(workers(1));
+  auto mine = options("launcher", 0);
+  mine.observer = true;
+  Member launcher(mine, soon());
+  Member worker(options("worker", 0), soon());
+  worker.wait_assembled(soon());
+  EXPECT_THROW(launcher.exited(TaskName::of("worker", 0), "exited with code 0", soon()), Aborted);
+  EXPECT_THAT(coordinator->aborted()->reason, HasSubstr("exited with code 0"));
+  EXPECT_TRUE(coordinator->aborted()->died);
+}
+
 TEST_F(MemberTest, IsToldWhoDied) {
   start(workers(2));
   std::promise<Member::Ended> ended;
@@ -210,7 +236,9 @@ TEST_F(MemberTest, IsToldWhoDied) {
   second->wait_assembled(soon());
   second.reset();  // without leaving
   const Member::Ended how = ended.get_future().get();
-  EXPECT_EQ(how.died, TaskName::of("worker", 1));
+  EXPECT_EQ(how.by, TaskName::of("worker", 1));
+  EXPECT_TRUE(how.died);
+  EXPECT_FALSE(how.said);
   EXPECT_THAT(how.reason, HasSubstr("worker/1 (host"));
 }
 
@@ -344,7 +372,9 @@ TEST_F(MemberTest, AnAbortReachesEveryPendingAndLaterCall) {
     auto mine = options("worker", rank);
     mine.on_ended = [&](const Member::Ended& ended) {
       EXPECT_THAT(ended.reason, HasSubstr("no more disk"));
-      EXPECT_EQ(ended.died, std::nullopt);
+      EXPECT_EQ(ended.by, TaskName::of("worker", 2));
+      EXPECT_FALSE(ended.died);
+      EXPECT_TRUE(ended.said);
       ++told;
     };
     Member member(mine, soon());

@@ -49,7 +49,9 @@ std::string server_key(int server) {
 
 JobContext::JobContext(Config config) : config_(std::move(config)), identity_(find_identity(config_)) {
   set_log_level(config_.log_level);
-  set_log_task(identity_.task.short_name());
+  // `muster run`, which tells its tasks all three, names the task in front of each line.
+  const bool is_named = identity_.launcher == "Muster" && !config_.coordinator.empty();
+  set_log_task(is_named ? "" : identity_.task.short_name());
   log_debug("started by {}; settings:\n{}", identity_.launcher, config_.to_string());
   check_settings(config_, identity_.tasks);
   if (identity_.alone()) {
@@ -86,13 +88,13 @@ JobContext::~JobContext() {
 // Whoever aborts it waits in it no longer.
 void JobContext::drop_communicator() {
   std::shared_ptr<Communicator> going;
-  std::optional<std::string> ended;
+  std::optional<Member::Ended> ended;
   {
     const MutexLock lock(mutex_);
     going = std::move(communicator_);
     ended = ended_;
   }
-  if (going && ended) going->abort(*ended);
+  if (going && ended) going->abort(ended->reason);
 }
 
 void JobContext::host_coordinator() {
@@ -275,6 +277,23 @@ bool JobContext::has_ended() {
   return ended_.has_value();
 }
 
+bool JobContext::wait_ended(Deadline deadline) {
+  MutexLock lock(mutex_);
+  while (member_ && !ended_ && !deadline.expired()) has_ended_.wait_until(lock, deadline.time_point());
+  return ended_.has_value();
+}
+
+std::string JobContext::why_stopped() {
+  const MutexLock lock(mutex_);
+  if (!ended_ || ended_->by == identity_.task) return "";
+  // The chief of a job without our launcher says what that would say.
+  const bool is_said = ended_->by && ended_->by->job != "launcher" && !(coordinator_ && ended_->said);
+  if (!is_said) return fmt::format("stopped: {}", ended_->reason);
+  const auto known = std::ranges::find(tasks_, *ended_->by, &TaskInfo::task);
+  return fmt::format("stopped, because {} failed",
+                     known == tasks_.end() ? ended_->by->short_name() : known->describe());
+}
+
 std::shared_ptr<Endpoint> JobContext::endpoint() {
   if (!endpoint_) endpoint_ = std::make_shared<Endpoint>(data_port());
   return endpoint_;
@@ -339,7 +358,7 @@ void JobContext::report_failed_task(const TaskInfo& task) {
 void JobContext::check() {
   look_at_wait();
   const MutexLock lock(mutex_);
-  if (ended_) throw Aborted(*ended_);
+  if (ended_) throw Aborted(ended_->reason);
 }
 
 Endpoint::Options JobContext::data_port() const {
@@ -394,7 +413,7 @@ Communicator& JobContext::communicator() {
   auto made = std::make_shared<Communicator>(options);
   const MutexLock lock(mutex_);
   communicator_ = std::move(made);
-  if (ended_) communicator_->abort(*ended_);
+  if (ended_) communicator_->abort(ended_->reason);
   return *communicator_;
 }
 
@@ -404,11 +423,12 @@ void JobContext::on_ended(const Member::Ended& ended) {
   std::shared_ptr<Communicator> communicator;
   {
     const MutexLock lock(mutex_);
-    ended_ = ended.reason;
+    ended_ = ended;
+    has_ended_.notify_all();
     communicator = communicator_;
   }
   if (!communicator) return;
-  const bool a_rank_died = ended.died && ended.died->job == "worker" && *ended.died != identity_.task;
+  const bool a_rank_died = ended.died && ended.by && ended.by->job == "worker" && *ended.by != identity_.task;
   if (a_rank_died && config_.engine == "native")
     communicator->wait_broken(Deadline::after(config_.heartbeat_timeout));
   communicator->abort(ended.reason);

@@ -119,6 +119,13 @@ class JobContext {
   void check();
   bool has_ended();
 
+  /// Waits until the job has ended; false when the deadline comes first.
+  bool wait_ended(Deadline deadline);
+
+  /// What to say of it when something else than this task has ended the job: one line, without what the task
+  /// at fault says itself. Empty when the job has not ended, or this task has ended it.
+  std::string why_stopped();
+
   /// Ends the job for every task, for this reason.
   void abort(const std::string& reason);
 
@@ -147,7 +154,8 @@ class JobContext {
   std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
 
   Mutex mutex_;
-  std::optional<std::string> ended_ MUSTER_GUARDED_BY(mutex_);  // why the job has ended
+  ConditionVariable has_ended_;
+  std::optional<Member::Ended> ended_ MUSTER_GUARDED_BY(mutex_);  // how the job has ended
   std::vector<TaskInfo> failed_ MUSTER_GUARDED_BY(mutex_);
   std::function<void(const TaskInfo&)> on_task_failed_ MUSTER_GUARDED_BY(mutex_);
   std::shared_ptr<Endpoint> endpoint_;

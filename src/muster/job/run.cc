@@ -1,6 +1,7 @@
 #include "muster/run.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -27,6 +28,24 @@ void warn_about_tuning(const JobContext& job) {
   }
 }
 
+// How long a task whose peer is gone waits to hear from the coordinator which task has failed: whoever
+// notices first is not the one at fault.
+constexpr auto kVerdict = std::chrono::seconds(2);
+
+// A task that failed says why, with the stack for those who want it; one that was stopped says so in a line.
+void report(JobContext& job, const std::exception& error) {
+  const bool is_aborted = dynamic_cast<const Aborted*>(&error) != nullptr;
+  if (is_aborted || dynamic_cast<const PeerLost*>(&error) != nullptr)
+    job.wait_ended(Deadline::after(kVerdict));
+  const std::string why = job.why_stopped();
+  if (is_aborted && !why.empty()) return log_info("{}", why);
+  const std::string message = text_without_stack(error);
+  const bool has_stack = message != error.what();
+  log_error("{}{}", message, has_stack ? " (--log-level debug shows the stack)" : "");
+  if (has_stack) log_debug("{}", error.what());
+  job.abort(message);
+}
+
 int run_body(Job& job, const std::function<void(Job&)>& body) {
   JobContext& context = job.context();
   try {
@@ -39,9 +58,7 @@ int run_body(Job& job, const std::function<void(Job&)>& body) {
     context.finish();
     return 0;
   } catch (const std::exception& error) {
-    log_error("{}", error.what());
-    // Somebody else's reason everyone has already.
-    if (dynamic_cast<const Aborted*>(&error) == nullptr || !context.has_ended()) context.abort(error.what());
+    report(context, error);
   } catch (...) {
     log_error("the program threw something that is no std::exception");
     context.abort("the program threw something that is no std::exception");
@@ -79,7 +96,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void(Job&)>& b
     fmt::print(stderr, "{}: {}\n", argv[0], error.what());
     return 2;
   } catch (const std::exception& error) {
-    log_error("{}", error.what());
+    log_error("{}", text_without_stack(error));
     return 1;
   }
   return run_body(*job, body);

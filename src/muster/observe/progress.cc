@@ -7,6 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/terminal.h"
+#include "muster/base/text.h"
+
 namespace muster {
 namespace {
 
@@ -21,15 +24,17 @@ void write_to_standard_error(std::string_view text) {
 }  // namespace
 
 Progress::Progress(ProgressStyle style, int64_t total)
-    : Progress(style, total, write_to_standard_error, Clock::now) {}
+    : Progress(style, total, write_to_standard_error, Clock::now,
+               [] { return detail::terminal_columns(STDERR_FILENO); }) {}
 
 Progress::Progress(ProgressStyle style, int64_t total, std::function<void(std::string_view)> write,
-                   std::function<Clock::time_point()> now)
+                   std::function<Clock::time_point()> now, std::function<int()> columns)
     : live_(style == ProgressStyle::kLive || (style == ProgressStyle::kAuto && isatty(STDERR_FILENO) == 1)),
       off_(style == ProgressStyle::kOff),
       total_(total),
       write_(std::move(write)),
       now_(std::move(now)),
+      columns_(std::move(columns)),
       start_(now_()),
       next_(live_ ? start_ : start_ + kPlainInterval) {}
 
@@ -46,8 +51,12 @@ void Progress::update(int64_t done, const std::function<std::string()>& text) {
   const auto now = now_();
   if (now < next_) return;
   next_ = now + (live_ ? Clock::duration(kLiveInterval) : Clock::duration(kPlainInterval));
+  std::string line = render(done, text(), now);
+  // The terminal may have been resized since the last time. Its last column stays free, for the cursor.
+  const int columns = live_ ? columns_() : 0;
+  if (columns > 1) line = detail::first_columns(line, static_cast<size_t>(columns) - 1);
   // One write: neither our own log nor another task's can come between.
-  write_(render(done, text(), now) + (live_ ? "\x1b[K\r" : "\n"));
+  write_(line + (live_ ? "\x1b[K\r" : "\n"));
   line_is_shown_ = live_;
 }
 
@@ -66,9 +75,9 @@ std::string Progress::render(int64_t done, const std::string& text, Clock::time_
   if (share > 0) {
     const double elapsed = std::chrono::duration<double>(now - start_).count();
     const auto seconds = std::llround(elapsed / share - elapsed);
-    left = fmt::format("  {}:{:02} left", seconds / 60, seconds % 60);
+    left = fmt::format("{}:{:02} left  ", seconds / 60, seconds % 60);
   }
-  return fmt::format("[{:<{}}] {:3.0f}%  {}{}", bar, kBarWidth, share * 100, text, left);
+  return fmt::format("[{:<{}}] {:3.0f}%  {}{}", bar, kBarWidth, share * 100, left, text);
 }
 
 }  // namespace muster

@@ -17,10 +17,11 @@ using ::testing::IsEmpty;
 class ProgressTest : public ::testing::Test {
  protected:
   Progress make(ProgressStyle style, int64_t total) {
-    return {style, total, [this](std::string_view text) { lines.emplace_back(text); },
-            [this] { return now; }};
+    return {style, total, [this](std::string_view text) { lines.emplace_back(text); }, [this] { return now; },
+            [this] { return columns; }};
   }
   std::vector<std::string> lines;
+  int columns = 0;
   Progress::Clock::time_point now = Progress::Clock::time_point() + 1h;
 };
 
@@ -30,12 +31,27 @@ TEST_F(ProgressTest, ALiveLineRewritesItselfAndIsClearedAtTheEnd) {
     now += 10s;
     progress.update(25, "loss 0.5");
     progress.update(26, "loss 0.4");
-    EXPECT_THAT(lines, ElementsAre("[=====>              ]  25%  loss 0.5  0:30 left\x1b[K\r"));
+    EXPECT_THAT(lines, ElementsAre("[=====>              ]  25%  0:30 left  loss 0.5\x1b[K\r"));
     now += 200ms;
     progress.update(27, "loss 0.3");
     EXPECT_EQ(lines.size(), 2u);
   }
   EXPECT_EQ(lines.back(), "\x1b[K\r");
+}
+
+TEST_F(ProgressTest, ALiveLineFitsTheTerminalAlsoWhenItIsResized) {
+  auto progress = make(ProgressStyle::kLive, 100);
+  for (const int width : {50, 40}) {
+    columns = width;
+    now += 10s;
+    progress.update(25, "loss 0.5 and much more that nobody has room for");
+    EXPECT_EQ(lines.back().size(), static_cast<size_t>(width) - 1 + 4) << lines.back();  // and the sequences
+    EXPECT_THAT(lines.back(), HasSubstr(" left"));
+  }
+  auto plain = make(ProgressStyle::kPlain, 100);
+  now += 10s;
+  plain.update(25, std::string(200, 'x'));
+  EXPECT_GT(lines.back().size(), 200U);
 }
 
 TEST_F(ProgressTest, PlainLinesAreSeldomAndWhole) {

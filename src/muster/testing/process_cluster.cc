@@ -57,6 +57,9 @@ int ProcessCluster::start(const Program& program) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126);
+    // A test run in the background, or under nohup, ignores some: not so its processes.
+    for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2})
+      ::signal(number, SIG_DFL);
     dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);

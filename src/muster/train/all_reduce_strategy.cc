@@ -85,16 +85,19 @@ void AllReduceStrategy::allocate() {
 
 std::string AllReduceStrategy::explain() const {
   if (communicator_.size() == 1) return "one worker";
-  std::string text = fmt::format("all-reduce: {} workers on {} host{}", communicator_.size(), hosts_,
-                                 hosts_ == 1 ? "" : "s");
+  // Workers that share no memory are hosts to us, but not to whoever reads this.
+  const int hosts = options_.hosts > 0 ? options_.hosts : hosts_;
+  std::string text =
+      fmt::format("all-reduce: {} workers on {} host{}", communicator_.size(), hosts, hosts == 1 ? "" : "s");
   if (host_.size() > 1) text += "; those of a host share parameters and updates";
+  if (hosts_ > hosts) text += "; not all of a host share memory";
   if (hosts_ > 1)
     text += fmt::format(
-        "; {} buckets of about {} between hosts{}", layout_->buckets().size(),
+        "; {} buckets of about {} between {}{}", layout_->buckets().size(),
         format_bytes(layout_->buckets().empty()
                          ? 0
                          : layout_->buckets().front().count * size_of(layout_->buckets().front().dtype)),
-        options_.bucket_bytes == 0 ? ", as measured" : "");
+        hosts_ > hosts ? "those that do not" : "hosts", options_.bucket_bytes == 0 ? ", as measured" : "");
   return text;
 }
 
@@ -206,7 +209,7 @@ std::string AllReduceStrategy::describe_not_finite(const SharedStep::Control& co
   auto found = shared_->not_finite(round_);
   if (control.not_finite == 1)
     found = {.parameter = static_cast<size_t>(control.parameter), .rank = static_cast<int>(control.rank)};
-  if (control.not_finite > 1 && !found) return "a gradient of several other hosts";  // which name it
+  if (control.not_finite > 1 && !found) return "gradients of several other workers";  // whose hosts name them
   if (!found) return "";
   const std::string& name = (*layout_)[found->parameter].name;
   if (found->rank < 0) return fmt::format("the average gradient of {}", name);
@@ -474,8 +477,7 @@ std::string AllReduceStrategy::who_is_missing(std::vector<int>* ranks) const {
                         options_.describe(rank), step_ + 1);
   }
   if (!text.empty()) return text;
-  const char* what =
-      hosts_ > 1 ? "other hosts have not delivered their sums to" : "other workers still update in";
+  const char* what = hosts_ > 1 ? "others have not delivered their sums to" : "other workers still update in";
   return fmt::format("{} step {}", what, step_ + 1);
 }
 

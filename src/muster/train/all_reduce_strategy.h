@@ -41,6 +41,7 @@ class AllReduceStrategy : public Strategy {
     bool check_finite = false;  ///< keep the parameters when a gradient is infinite or not a number
     double clip_norm = 0;       ///< of the averaged gradient; 0: none
     size_t bucket_bytes = 0;    ///< 0: measured
+    int hosts = 0;  ///< that the workers are on, for explain(); 0: as many as there are that share memory
     std::chrono::milliseconds timeout{std::chrono::minutes(10)};  ///< for the other workers, in each step
     std::chrono::milliseconds stall_warning{std::chrono::seconds(10)};
     std::function<std::string(int rank)> describe;  ///< "worker 2 (host b, pid 4711)"

@@ -1,4 +1,5 @@
 #include <array>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -59,6 +60,7 @@ class CommunicatorGroup : public WorkerGroup {
                                    .check_finite = options.check_finite,
                                    .clip_norm = options.clip_norm,
                                    .bucket_bytes = bucket_of(config),
+                                   .hosts = hosts(),
                                    .timeout = config.collective_timeout,
                                    .stall_warning = config.stall_warning,
                                    .describe = [this](int rank) { return describe(rank); },
@@ -79,6 +81,14 @@ class CommunicatorGroup : public WorkerGroup {
   void barrier() override { communicator_.barrier(); }
 
  private:
+  int hosts() const {
+    std::set<std::string> found;
+    for (const auto& task : job_.tasks()) {
+      if (task.task.job == "worker") found.insert(task.host_identity);
+    }
+    return static_cast<int>(found.size());
+  }
+
   const TaskInfo& worker(int rank) const {
     int at = 0;
     for (const auto& task : job_.tasks()) {

@@ -39,7 +39,7 @@ template <typename Ready>
 void ReducerThread::wait(const Ready& ready) {
   wait_until(options_.shared.reducer_doorbell(), {}, ready, [this] {
     if (stopping_) throw Stopped();
-    options_.workers.check("adding up the gradients of several hosts");
+    options_.workers.check("adding up the gradients of all workers");
   });
 }
 

@@ -32,12 +32,6 @@ std::chrono::milliseconds remaining(Deadline deadline) {
   return std::clamp<std::chrono::milliseconds>(left, 1ms, kLongest);  // to c10d, 0 would be for ever
 }
 
-// Without the stack that libtorch appends.
-std::string reason_of(const std::exception& error) {
-  if (const auto* own = dynamic_cast<const c10::Error*>(&error)) return own->what_without_backtrace();
-  return error.what();
-}
-
 at::Tensor tensor_of(const void* data, size_t count, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(count)}, at::TensorOptions(type));
 }
@@ -157,7 +151,7 @@ void GlooEngine::find_ranks(Deadline deadline) {
       shared_.store = made;
       mine += fmt::format("\n{}\n", Address{address, made->getPort()}.to_string());
     } catch (const std::exception& error) {
-      mine += "\n\n" + reason_of(error);
+      mine += "\n\n" + text_without_stack(error);
     }
   }
   std::vector<std::string> hosts;
@@ -180,7 +174,7 @@ void GlooEngine::find_ranks(Deadline deadline) {
     }
     shared_.device = c10d::ProcessGroupGloo::createDeviceForHostname(address);
   } catch (const std::exception& error) {
-    raise<PeerLost>("the ranks of {} could not connect: {}", options().name, reason_of(error));
+    raise<PeerLost>("the ranks of {} could not connect: {}", options().name, text_without_stack(error));
   }
 }
 
@@ -193,8 +187,9 @@ void GlooEngine::connect(Deadline deadline) {
                                         options().rank, options().size, group);
   } catch (const std::exception& error) {
     if (deadline.expired())
-      raise<DeadlineExceeded>("the ranks of {} could not connect: {}", options().name, reason_of(error));
-    raise<PeerLost>("the ranks of {} could not connect: {}", options().name, reason_of(error));
+      raise<DeadlineExceeded>("the ranks of {} could not connect: {}", options().name,
+                              text_without_stack(error));
+    raise<PeerLost>("the ranks of {} could not connect: {}", options().name, text_without_stack(error));
   }
   group_->set_limit(kLongest);
   watch_ = std::thread([this] { watch(); });
@@ -223,7 +218,7 @@ void GlooEngine::run_work(const Start& start, Deadline deadline) {
     work = start();
     if (work->wait(remaining(deadline))) return;
   } catch (const std::exception& error) {
-    reason = reason_of(error);
+    reason = text_without_stack(error);
   }
   const bool late = deadline.expired();
   // Without connections it ends soon, and then nothing uses the buffers any more.

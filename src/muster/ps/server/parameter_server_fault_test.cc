@@ -395,11 +395,11 @@ TEST(ServerThatIsGone, IsNamedByEveryLaterCall) {
 // A command that was on its way may be lost, and no other may follow that would tell.
 TEST(AFollowerThatIsCutOff, IsNoticedByTheLeaderThoughItHasNothingToSay) {
   std::unique_ptr<Proxy> proxy;
-  const muster::detail::testing::Setup setup = {
-      .servers = 2, .shared = false, .route = [&](const ServerAddress& follower) -> ServerAddress {
-        proxy = std::make_unique<Proxy>(follower.address, [] { return int64_t{1} << 40; });
-        return {proxy->address(), ""};
-      }};
+  const std::function<ServerAddress(const ServerAddress&)> route = [&](const ServerAddress& follower) {
+    proxy = std::make_unique<Proxy>(follower.address, [] { return int64_t{1} << 40; });
+    return ServerAddress{proxy->address(), ""};
+  };
+  const muster::detail::testing::Setup setup = {.servers = 2, .shared = false, .route = &route};
   ServerGroup servers(setup, plain_spec(setup, {.workers = 1}));
   Worker worker(servers.client_options(0));
   worker.initialise(0);

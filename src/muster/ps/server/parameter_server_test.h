@@ -26,7 +26,7 @@ struct Setup {
   std::chrono::milliseconds heartbeat_timeout{30000};  ///< likewise
   WaitRegistry* waits = nullptr;
   /// Where the leader finds a follower, instead of where it is.
-  std::function<ServerAddress(const ServerAddress& follower)> route = {};
+  const std::function<ServerAddress(const ServerAddress& follower)>* route = nullptr;
 };
 
 inline void PrintTo(const Setup& setup, std::ostream* out) {
@@ -51,18 +51,18 @@ class ServerGroup {
   }
 
   std::unique_ptr<ParameterServer> make(int index) {
-    return std::make_unique<ParameterServer>(
-        ParameterServer::Options{.endpoint = endpoints_[static_cast<size_t>(index)],
-                                 .job_id = "j",
-                                 .model_id = "1",
-                                 .spec = spec_,
-                                 .server = index,
-                                 .reader_timeout = setup_.reader_timeout,
-                                 .heartbeat_timeout = setup_.heartbeat_timeout,
-                                 .waits = setup_.waits,
-                                 .find_server = [this](int server, Deadline) {
-                                   return setup_.route ? setup_.route(address(server)) : address(server);
-                                 }});
+    return std::make_unique<ParameterServer>(ParameterServer::Options{
+        .endpoint = endpoints_[static_cast<size_t>(index)],
+        .job_id = "j",
+        .model_id = "1",
+        .spec = spec_,
+        .server = index,
+        .reader_timeout = setup_.reader_timeout,
+        .heartbeat_timeout = setup_.heartbeat_timeout,
+        .waits = setup_.waits,
+        .find_server = [this](int server, Deadline) {
+          return setup_.route != nullptr ? (*setup_.route)(address(server)) : address(server);
+        }});
   }
 
   ServerAddress address(int server) const {

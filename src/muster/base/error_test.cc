@@ -1,0 +1,26 @@
+#include "muster/base/error.h"
+
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+namespace muster::detail {
+namespace {
+
+TEST(TextWithoutStack, LeavesOutTheStackThatLibtorchAppends) {
+  const std::runtime_error error(
+      "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)\n"
+      "  while in layer 7\n"
+      "Exception raised from mm at Blas.cpp:12 (most recent call first):\n"
+      "frame #0: c10::Error::Error(...)\n");
+  EXPECT_EQ(text_without_stack(error),
+            "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)\n  while in layer 7");
+}
+
+TEST(TextWithoutStack, KeepsAllOfAnotherException) {
+  const std::runtime_error error("two lines\nException raised from spite");
+  EXPECT_EQ(text_without_stack(error), error.what());
+}
+
+}  // namespace
+}  // namespace muster::detail

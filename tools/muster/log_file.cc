@@ -1,0 +1,41 @@
+#include "muster/log_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+
+namespace muster::detail {
+
+LogFile::LogFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
+  if (fd_ < 0)
+    raise<SystemError>("the log file {} can't be written: {}", path_.string(), describe_errno(errno));
+}
+
+LogFile::~LogFile() {
+  ::close(fd_);
+}
+
+bool LogFile::append(std::string_view line) {
+  const std::string text = fmt::format("{}{}\n", torn_ ? "\n" : "", line);
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const ssize_t size = ::write(fd_, rest.data(), rest.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) {
+      trouble_ = describe_errno(errno);
+      ++lost_;
+      torn_ = torn_ || rest.size() < text.size();
+      return false;
+    }
+    rest.remove_prefix(static_cast<size_t>(size));
+  }
+  torn_ = false;
+  return true;
+}
+
+}  // namespace muster::detail
