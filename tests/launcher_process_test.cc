@@ -682,7 +682,7 @@ TEST_F(LauncherTest, TextsNeedNotBeUtf8) {
                                   "--task-main=throw_argument_in_worker_1", "folder \xff"});
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_THAT(result.output,
-              AllOf(HasSubstr("the job is aborted: worker/1"),
+              AllOf(HasSubstr("the job was aborted: worker/1"),
                     ContainsRegex("aborted: .*folder \xff is not a folder"), Not(HasSubstr("UTF-8"))));
 }
 

@@ -10,10 +10,10 @@
 //   std::printf("%s is worker %d of %d\n", job.task().name.c_str(), job.rank(), job.size());
 //
 // It belongs to the thread that runs the program's body; in a job of several tasks other threads, too, may
-// call barrier, put, get, gather and wait_for_workers. What waits for other tasks blocks, where it is given no
-// limit for up to --collective-timeout, unless the job ends: then all calls that wait throw Aborted with the
-// reason, or PeerLost when the coordinator is gone. Tasks that wait for each other in different places end the
-// job too, and are told so. To end the job for every task, throw an exception: its text is the reason
+// call barrier, put, get, gather and wait_for_workers. What waits for other tasks blocks, where it is given
+// no limit for up to --collective-timeout, unless the job ends: then all calls that wait throw Aborted with
+// the reason, or PeerLost when the coordinator is gone. Tasks that wait for each other in different places
+// end the job too, and are told so. To end the job for every task, throw an exception: its text is the reason
 // that all are told.
 
 #include <chrono>

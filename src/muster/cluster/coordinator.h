@@ -1,8 +1,8 @@
 #pragma once
 
 // The coordinator of a job, where its tasks find each other. It knows who has entered, keeps small values and
-// barriers, notices who has failed and who holds up whom, and carries an abort to everyone. `muster run` hosts it; under other
-// launchers the chief does.
+// barriers, notices who has failed and who holds up whom, and carries an abort to everyone. `muster run`
+// hosts it; under other launchers the chief does.
 //
 //   Coordinator coordinator({.listen = {{"127.0.0.1", 0}},
 //                            .job_id = "j",

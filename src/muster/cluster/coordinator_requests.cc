@@ -76,10 +76,10 @@ void CoordinatorState::on_request(StreamId id, const proto::Request& request, Ti
   }
 }
 
-// The launchers of a job are observers, but have barriers of their own. A job that goes on counts only workers
-// that are there. One that was started again comes to its first barriers when the others have long been to
-// them, so it is not waited for where it has to come earlier once more, and does not wait for those who have
-// passed: what workers bring to the same barrier at different times is never put together.
+// The launchers of a job are observers, but have barriers of their own. A job that goes on counts only
+// workers that are there. One that was started again comes to its first barriers when the others have long
+// been to them. So it does not wait for those who have passed, and is not waited for where it must come more
+// than once more: what workers bring to the same barrier at different times is never put together.
 std::vector<TaskName> CoordinatorState::participants(const Meeting& meeting) const {
   const proto::Barrier& barrier = meeting.any->request.barrier();
   std::vector<TaskName> names;

@@ -197,14 +197,10 @@ class Member::Impl {
       }
       if (std::exchange(pending.granted, false)) {
         away = true;
-        lock.unlock();
-        absence.away();
-        lock.lock();
+        call_unlocked(absence.away);
       } else if (std::exchange(pending.returns, false)) {
         away = false;
-        lock.unlock();
-        absence.back();
-        lock.lock();
+        call_unlocked(absence.back);
         proto::FromMember message;
         message.mutable_returned()->set_request(id);
         send(std::move(message));
@@ -212,10 +208,19 @@ class Member::Impl {
         changed_.wait_until(lock, (asked ? deadline : deadline.earlier(patience)).time_point());
       }
     }
-    if (!away) return;
-    lock.unlock();
-    absence.back();
-    lock.lock();
+    if (away) call_unlocked(absence.back);
+  }
+
+  void call_unlocked(const std::function<void()>& function) MUSTER_REQUIRES(mutex_) {
+    std::exception_ptr error;
+    mutex_.unlock();
+    try {
+      function();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    mutex_.lock();
+    if (error) std::rethrow_exception(error);
   }
 
   void enter(Deadline deadline) {

@@ -7,8 +7,8 @@
 // It belongs to the thread that made it. In a job of several tasks other threads, too, may call barrier, put,
 // get, gather, find_server, wait_for_workers, check and abort. What waits for other tasks blocks, where it
 // takes no limit until the coordinator finds it too long, unless the job is aborted: then it throws Aborted,
-// or PeerLost when the coordinator is gone. It owns its communicator, its tables and its membership; the endpoint is shared with
-// what uses it.
+// or PeerLost when the coordinator is gone. It owns its communicator, its tables and its membership; the
+// endpoint is shared with what uses it.
 
 #include <functional>
 #include <map>

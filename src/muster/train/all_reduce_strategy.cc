@@ -209,7 +209,8 @@ std::string AllReduceStrategy::describe_not_finite(const SharedStep::Control& co
   auto found = shared_->not_finite(round_);
   if (control.not_finite == 1)
     found = {.parameter = static_cast<size_t>(control.parameter), .rank = static_cast<int>(control.rank)};
-  if (control.not_finite > 1 && !found) return "gradients of several other workers";  // whose hosts name them
+  if (control.not_finite > 1 && !found)
+    return "a gradient of several other workers";  // whose hosts name them
   if (!found) return "";
   const std::string& name = (*layout_)[found->parameter].name;
   if (found->rank < 0) return fmt::format("the average gradient of {}", name);

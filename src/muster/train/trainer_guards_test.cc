@@ -108,7 +108,7 @@ TEST(TrainerNan, OfTwoHostsEachNamesItsOwnOrSaysThatTheOthersDo) {
       trainer.step([&] { return loss_at(net, step) * (step == 1 && job.rank() > 0 ? kNan : 1.0); }, 8);
   });
   EXPECT_THAT(errors, Each(AnyOf(HasSubstr("from worker/1"), HasSubstr("from worker/2"),
-                                 HasSubstr("a gradient of several other hosts"))));
+                                 HasSubstr("a gradient of several other workers"))));
 }
 
 TEST(TrainerNan, WithAnOptimizerOfTorchsIsNamedToo) {

@@ -85,7 +85,8 @@ bool ends(const std::string& strategy, const std::string& one, const std::string
   return end_by_rule(one, other);
 }
 
-// A strategy and the first of two places. All others are tried with it at the same time, by jobs of their own.
+// A strategy and the first of two places. All others are tried with it at the same time, by jobs of their
+// own.
 using Param = std::tuple<std::string, size_t>;
 
 std::vector<Param> params(const std::vector<std::string>& strategies, bool that_end) {
