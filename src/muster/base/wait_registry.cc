@@ -135,4 +135,8 @@ void look_at_wait() {
   if (innermost_wait != nullptr) innermost_wait->look();
 }
 
+void wait_gets_on() {
+  if (innermost_wait != nullptr) innermost_wait->get_on();
+}
+
 }  // namespace muster::detail

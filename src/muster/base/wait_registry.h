@@ -129,6 +129,11 @@ class WaitInProgress {
   /// It will not look: lets it stand in the registry at once, and again after each wait inside of it.
   void show();
 
+  /// Some of what is waited for has come: the wait begins anew.
+  void get_on() {
+    if (looks_ > 0) withdraw();
+  }
+
   /// The wait is on behalf of the job's own thread, though another looks.
   void set_main() { main_ = true; }
 
@@ -162,7 +167,8 @@ class ScopedWait : public WaitInProgress {
   const Describe describe_;
 };
 
-/// The innermost wait of this thread looks, if there is one.
+/// The innermost wait of this thread looks, or gets on, if there is one.
 void look_at_wait();
+void wait_gets_on();
 
 }  // namespace muster::detail

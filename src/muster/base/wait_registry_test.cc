@@ -46,6 +46,20 @@ TEST(WaitRegistry, AWaitThatLastsIsThereUntilItEnds) {
   EXPECT_THAT(registry.waits(), IsEmpty());
 }
 
+TEST(WaitRegistry, AWaitThatGetsOnBeginsAnew) {
+  WaitRegistry registry;
+  const ScopedWait wait(&registry, wait_for("a"));
+  const auto limit = Deadline::after(60s);
+  while (registry.waits().empty() && !limit.expired()) look_at_wait();
+  ASSERT_THAT(registry.waits(), SizeIs(1));
+  const uint64_t first = registry.waits().front().id;
+  wait_gets_on();
+  EXPECT_THAT(registry.waits(), IsEmpty());
+  while (registry.waits().empty() && !limit.expired()) look_at_wait();
+  ASSERT_THAT(registry.waits(), SizeIs(1));
+  EXPECT_NE(registry.waits().front().id, first);
+}
+
 TEST(WaitRegistry, OfNestedWaitsTheInnermostCounts) {
   WaitRegistry registry;
   ScopedWait outer(&registry, wait_for("outer"));

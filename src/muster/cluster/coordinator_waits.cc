@@ -34,6 +34,7 @@ WaitWatch::View CoordinatorState::view_of_waits() const {
     if (state.status == TaskStatus::kLeft) task = {Presence::kGone, task.description, "has finished"};
     if (state.status == TaskStatus::kFailed && !state.ended.empty())
       task = {Presence::kGone, task.description, fmt::format("has failed: {}", state.ended)};
+    task.is_observer = !state.expected;
     view.tasks[name.short_name()] = std::move(task);
   }
   view.missing = [this](const std::string& task,

@@ -100,14 +100,18 @@ std::vector<WaitWatch::Blocked> WaitWatch::waits_of(const std::string& task, con
   return waits;
 }
 
+bool WaitWatch::is_free(const Graph& graph, const std::string& task) {
+  return graph.free.contains(task) || !graph.view.tasks.contains(task);
+}
+
 bool WaitWatch::can_go_on(const Graph& graph, const Blocked& blocked) {
   if (!is_held_up(*blocked.wait)) return true;
   // A server that does not say why is about to answer.
   if (!blocked.wait->subject().empty() && blocked.entry == nullptr) return true;
   const auto all = static_cast<std::ptrdiff_t>(blocked.needs.size());
   if (all == 0) return blocked.wait->key().empty();
-  const auto free = std::ranges::count_if(
-      blocked.needs, [&](const std::string& other) { return graph.free.contains(other); });
+  const auto free =
+      std::ranges::count_if(blocked.needs, [&](const std::string& other) { return is_free(graph, other); });
   return free >= (blocked.enough == 0 ? all : std::min<std::ptrdiff_t>(blocked.enough, all));
 }
 
@@ -166,6 +170,7 @@ std::string WaitWatch::find_deadlock(const Graph& graph) {
     if (graph.free.contains(name)) continue;
     for (const auto& blocked : waits) {
       if (!is_held_up(*blocked.wait) || blocked.wait->limit() == proto::Wait::FOREVER) continue;
+      if (graph.view.tasks.at(name).is_observer) continue;
       if (stuck.empty() || stuck.back() != name) stuck.push_back(name);
       if (!is_confirmed(name, blocked)) all_confirmed = false;
       const Id id = {name, blocked.wait->id()};
@@ -229,7 +234,7 @@ std::vector<std::string> WaitWatch::chain_of(const Graph& graph, const std::stri
     if (held == nullptr) return chain;
     std::string next;
     for (const auto& other : held->needs) {
-      if (graph.free.contains(other)) continue;
+      if (is_free(graph, other)) continue;
       if (next.empty() || next.starts_with("ps/")) next = other;
     }
     if (next.empty()) return chain;
@@ -275,6 +280,7 @@ std::string WaitWatch::find_late(const Graph& graph) const {
   for (const auto& [name, waits] : graph.waits) {
     for (const auto& blocked : waits) {
       if (blocked.wait->limit() != proto::Wait::NONE || blocked.age < options_.timeout) continue;
+      if (graph.view.tasks.at(name).is_observer) continue;
       return fmt::format("{} has waited {} for {}, longer than --collective-timeout{}", name,
                          wait_text(*blocked.wait, blocked.entry, blocked.needs, blocked.enough),
                          format_seconds(blocked.age), describe_roots(graph, {name}));
@@ -296,6 +302,7 @@ std::string WaitWatch::find_stalls(const Graph& graph) {
       const Id id = {name, blocked.wait->id()};
       if (blocked.wait->limit() == proto::Wait::FOREVER || blocked.age < options_.stall_warning / 2) continue;
       if (warned_.contains(id) || suspects_.contains(id)) continue;
+      if (graph.view.tasks.at(name).is_observer) continue;
       told.insert(id);
       waiting.insert(name);
       who[wait_text(*blocked.wait, blocked.entry, blocked.needs, blocked.enough)].push_back(name);

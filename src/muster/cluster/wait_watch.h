@@ -5,11 +5,11 @@
 // then; it knows no sockets, threads or clocks.
 //
 // A task is free when its own thread waits for nobody, or when enough of those that it waits for are free.
-// Tasks that may still come are free, those that are gone for good never are. Whoever is not free once that
-// has been worked out can't go on, whatever the others do: so one rule finds cycles across barriers, keys,
-// collectives, steps and servers, as well as waits for somebody who is gone. To be sure that nothing is on
-// its way, a deadlock must have lasted for `stall_warning`, and every task in it must have looked again since
-// it was first seen.
+// Tasks that may still come, or that nobody knows, are free; those that are gone for good never are. Whoever
+// is not free once that has been worked out can't go on, whatever the others do: so one rule finds cycles
+// across barriers, keys, collectives, steps and servers, as well as waits for somebody who is gone. To be
+// sure that nothing is on its way, a deadlock must have lasted for `stall_warning`, and every task in it must
+// have looked again since it was first seen.
 //
 // Not thread-safe.
 
@@ -39,8 +39,9 @@ class WaitWatch {
   struct Task {
     enum class Presence { kHere, kMayCome, kGone };
     Presence presence = Presence::kHere;
-    std::string description;  ///< "worker/1 (host b, pid 4711)"
-    std::string gone;         ///< how it ended: "has finished"
+    std::string description;   ///< "worker/1 (host b, pid 4711)"
+    std::string gone;          ///< how it ended: "has finished"
+    bool is_observer = false;  ///< nobody minds how long it waits
   };
 
   /// What the coordinator knows of the tasks and of their requests to it.
@@ -96,6 +97,7 @@ class WaitWatch {
   Graph make_graph(const View& view) const;
   std::string find_deadlock(const Graph& graph);
   bool is_confirmed(const std::string& task, const Blocked& blocked);
+  static bool is_free(const Graph& graph, const std::string& task);
   static bool can_go_on(const Graph& graph, const Blocked& blocked);
   static const Blocked* held_up(const Graph& graph, const std::string& task);
   static std::vector<std::string> chain_of(const Graph& graph, const std::string& first);

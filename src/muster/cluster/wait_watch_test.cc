@@ -295,5 +295,23 @@ TEST_F(Watched, AnotherWaitIsAnotherStory) {
   EXPECT_EQ(error, "");
 }
 
+TEST_F(Watched, ATaskThatNobodyKnowsHoldsNobodyUp) {
+  task("worker/0", {{.what = "all_reduce", .tasks = {"rank 1"}}});
+  task("worker/1", {{.what = "barrier 'a'", .barrier = "a"}});
+  barriers[{"worker/1", "a"}] = {"worker/0"};
+  wait(30s);
+  EXPECT_EQ(error, "");
+}
+
+TEST_F(Watched, AnObserverMayWaitAsLongAsItLikes) {
+  task("evaluator/0", {{.what = "get of 'k'", .key = "k"}});
+  view.tasks["evaluator/0"].is_observer = true;
+  task("worker/0");
+  keys.insert({"evaluator/0", "k"});
+  wait(100s);
+  EXPECT_EQ(error, "");
+  EXPECT_THAT(warnings, IsEmpty());
+}
+
 }  // namespace
 }  // namespace muster::detail

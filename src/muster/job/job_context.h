@@ -52,6 +52,7 @@ class JobContext {
   /// Whether the tasks of the job "ps" serve parameters instead of running the program's body.
   bool servers_serve() const { return config_.uses_servers(); }
   int workers() const { return identity_.count("worker"); }
+  std::vector<std::string> worker_names() const;  ///< "worker/0", ... by rank
 
   /// All tasks of the cluster in the order of their names, this one among them.
   const std::vector<TaskInfo>& tasks() const { return tasks_; }
@@ -143,7 +144,6 @@ class JobContext {
 
   template <typename Wait>
   auto wait_away(const Wait& wait);
-  std::vector<std::string> worker_names() const;
   std::string last_collective();
 
   const Config config_;

@@ -1,5 +1,6 @@
 #include "muster/job/serve.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -26,7 +27,9 @@ class Serving {
   explicit Serving(JobContext& job) : job_(job), tables_(job.endpoint(), job.id()) {
     job_.announce_server();
     job_.on_task_failed([this](const TaskInfo& task) {
-      if (task.task.job == "worker") report_failure({task.task.task.value_or(0), task.incarnation});
+      const auto names = job_.worker_names();
+      const auto found = std::ranges::find(names, task.task.short_name());
+      if (found != names.end()) report_failure({static_cast<int>(found - names.begin()), task.incarnation});
     });
   }
 
@@ -95,6 +98,7 @@ class Serving {
         .heartbeat_timeout = job_.config().heartbeat_timeout,
         .join_timeout = job_.config().join_timeout,
         .waits = &job_.waits(),
+        .worker_names = job_.worker_names(),
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); }});
     const MutexLock lock(mutex_);
     for (const auto& failure : failures_) made->report_failure(failure.worker, failure.incarnation);

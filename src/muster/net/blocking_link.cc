@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "muster/base/copy.h"
+#include "muster/base/wait_registry.h"
 
 namespace muster::detail {
 namespace {
@@ -78,12 +79,17 @@ void BlockingLink::Waiting::wait(int fd, short events, const Check& check) {
   check();
 }
 
+void BlockingLink::get_on(Waiting& waiting) {
+  waiting.begin_anew();
+  wait_gets_on();
+}
+
 void BlockingLink::send(std::span<const iovec> parts, const Check& check) {
   for (Unmoved unmoved(parts); !unmoved.empty();) {
     const size_t moved = try_send(unmoved.parts());
     unmoved.drop(moved);
     if (moved == 0) sending_.wait(link_.send_fd(), POLLOUT, check);
-    if (moved > 0) sending_.begin_anew();
+    if (moved > 0) get_on(sending_);
   }
 }
 
@@ -114,7 +120,7 @@ void BlockingLink::receive(std::span<const iovec> parts, const Check& check) {
     const size_t moved = try_receive(unmoved.parts());
     unmoved.drop(moved);
     if (moved == 0) receiving_.wait(link_.receive_fd(), POLLIN, check);
-    if (moved > 0) receiving_.begin_anew();
+    if (moved > 0) get_on(receiving_);
   }
   taken_ = 0;
   read_ = unmoved.empty() ? ahead_.size() : ahead_.size() - unmoved.parts().front().iov_len;

@@ -56,6 +56,7 @@ class BlockingLink {
     Deadline::Clock::time_point next;   // no yields before
   };
 
+  static void get_on(Waiting& waiting);
   size_t try_send(std::span<const iovec> parts);
   size_t try_receive(std::span<const iovec> parts);
 

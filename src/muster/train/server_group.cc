@@ -43,7 +43,7 @@ class ServerGroup : public WorkerGroup {
       untrained_.store(kFirst, untrained);
       job_.put(key, "stored");
     } else {
-      job_.get(key, {}, kChief);
+      job_.get(key, {}, chief());
       untrained_.load(kFirst, untrained);
     }
   }
@@ -106,6 +106,8 @@ class ServerGroup : public WorkerGroup {
   void barrier() override { job_.barrier(fmt::format("muster/trainer/{}", number_), "worker"); }
 
  private:
+  std::string chief() const { return job_.worker_names().front(); }
+
   static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }
 
   static std::string describe(const Config& config) {
@@ -129,7 +131,7 @@ class ServerGroup : public WorkerGroup {
 
   template <typename Make>
   std::string from_chief(const std::string& key, const Make& make) {
-    if (!job_.is_chief()) return job_.get_long(key, {}, kChief);
+    if (!job_.is_chief()) return job_.get_long(key, {}, chief());
     std::string value = make();
     job_.put_long(key, value);
     return value;
@@ -199,7 +201,6 @@ class ServerGroup : public WorkerGroup {
     client_->initialise(values);
   }
 
-  static constexpr const char* kChief = "worker/0";
   static constexpr int kFirst = 0;  // the set of untrained tensors with which training begins
 
   JobContext& job_;

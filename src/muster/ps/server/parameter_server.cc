@@ -453,7 +453,10 @@ class ParameterServer::Impl {
     options_.waits->set_held(this, std::move(held));
   }
 
-  static std::string name_of(int worker) { return fmt::format("worker/{}", worker); }
+  std::string name_of(int worker) const {
+    const auto at = static_cast<size_t>(worker);
+    return at < options_.worker_names.size() ? options_.worker_names[at] : fmt::format("worker/{}", worker);
+  }
 
   // A worker that died is not done: it may be started again. The leader, to which workers say it last, may
   // have commands for the followers until it ends.

@@ -50,6 +50,7 @@ class ParameterServer {
     /// How long the leader looks for its followers, which may not have started yet.
     std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};
     WaitRegistry* waits = nullptr;  ///< where the leader says whom workers wait for; outlives the server
+    std::vector<std::string> worker_names;  ///< there, by their numbers; those that are missing: "worker/1"
     /// For the leader: where a follower is.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
   };
