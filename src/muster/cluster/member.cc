@@ -379,6 +379,7 @@ class Member::Impl {
           if (message.abort().has_by()) ended_.by = from_proto(message.abort().by());
           ended_.died = message.abort().died();
           ended_.said = message.abort().said();
+          ended_.aborted = true;
         }
         end<Aborted>("the job was aborted: " + message.abort().reason());
         break;

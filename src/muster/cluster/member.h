@@ -38,6 +38,7 @@ class Member {
     std::optional<TaskName> by;  ///< the task at fault, when it was one
     bool died = false;           ///< the process of that task has ended
     bool said = false;           ///< that task gave the reason, and has logged it
+    bool aborted = false;        ///< by the coordinator, which says why when it was nobody's fault
   };
 
   struct Options {

@@ -286,6 +286,7 @@ bool JobContext::wait_ended(Deadline deadline) {
 std::string JobContext::why_stopped() {
   const MutexLock lock(mutex_);
   if (!ended_ || ended_->by == identity_.task) return "";
+  if (ended_->aborted && !ended_->by) return "stopped, because the job was aborted";
   // The chief of a job without our launcher says what that would say.
   const bool is_said = ended_->by && ended_->by->job != "launcher" && !(coordinator_ && ended_->said);
   if (!is_said) return fmt::format("stopped: {}", ended_->reason);
