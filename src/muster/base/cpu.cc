@@ -108,4 +108,14 @@ int available_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+int available_cores(const std::vector<int64_t>& processes) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const int64_t process : processes) {
+    cpu_set_t set;
+    if (sched_getaffinity(static_cast<pid_t>(process), sizeof(set), &set) == 0) CPU_OR(&all, &all, &set);
+  }
+  return std::max(available_cores(), CPU_COUNT(&all));
+}
+
 }  // namespace muster::detail

@@ -3,7 +3,9 @@
 // What the processor says of itself (CPUID), which kernels it can run, and how many cores this process may
 // use. Pure functions; any thread may call them.
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace muster::detail {
 
@@ -47,5 +49,9 @@ const Kernels& best_kernels(const Kernels* (*of)(KernelSet)) {
 
 /// The cores that this process may run on (its affinity mask).
 int available_cores();
+
+/// The cores that these processes of this host may run on together: they may share them all, or be bound to
+/// some each. Processes that can't be asked, as those of another container, are left out.
+int available_cores(const std::vector<int64_t>& processes);
 
 }  // namespace muster::detail

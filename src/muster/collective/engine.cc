@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "muster/base/cpu.h"
 #include "muster/collective/communicator_options.h"
 
 namespace muster::detail {
@@ -11,7 +12,7 @@ namespace {
 class LoneHost : public SharedHost {
  public:
   explicit LoneHost(Communicator& communicator)
-      : SharedHost({communicator.rank()}, 0), communicator_(communicator) {}
+      : SharedHost({communicator.rank()}, 0, available_cores()), communicator_(communicator) {}
 
   std::shared_ptr<void> share(size_t bytes) override {
     // Other hosts of the same communicator may have several ranks, which tell each other an offset.

@@ -34,6 +34,7 @@ class SharedHost {
   int size() const { return static_cast<int>(ranks_.size()); }
   int index() const { return index_; }           ///< Of this rank among them.
   bool is_first() const { return index_ == 0; }  ///< The first has the host's common duties.
+  int cores() const { return cores_; }           ///< That they may run on, all together.
 
   /// Zeroed memory that is the same for all ranks of the host; freed when all have let go of it. Called by
   /// all ranks of the communicator, in the order of its operations. Aligned to two cache lines.
@@ -49,11 +50,13 @@ class SharedHost {
   virtual void check(const std::string& during, const std::vector<int>& waited_for) const = 0;
 
  protected:
-  SharedHost(std::vector<int> ranks, int index) : ranks_(std::move(ranks)), index_(index) {}
+  SharedHost(std::vector<int> ranks, int index, int cores)
+      : ranks_(std::move(ranks)), index_(index), cores_(cores) {}
 
  private:
   const std::vector<int> ranks_;
   const int index_;
+  const int cores_;
 };
 
 }  // namespace muster::detail

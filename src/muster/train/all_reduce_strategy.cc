@@ -8,7 +8,6 @@
 
 #include "muster/base/convert.h"
 #include "muster/base/copy.h"
-#include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
@@ -28,7 +27,7 @@ AllReduceStrategy::AllReduceStrategy(Options options)
     : options_(std::move(options)),
       communicator_(options_.communicator),
       host_(communicator_.host()),
-      spin_policy_(SpinPolicy::of(host_.size(), available_cores())),
+      spin_policy_(SpinPolicy::of(host_.size(), host_.cores())),
       staging_(options_.parameters.size()),
       updates_(options_.parameters.size()),
       norms_(options_.parameters.size()) {

@@ -48,6 +48,7 @@ HostGroup::HostGroup(HostMemory& memory, std::vector<HostPeer> peers, int index,
     : memory_(memory),
       peers_(std::move(peers)),
       index_(index),
+      cores_(cores),
       oversubscribed_(size() > cores),
       spin_policy_(SpinPolicy::of(size(), cores)),
       spins_(oversubscribed_ ? kSpinsWhenOversubscribed : spin_policy_.spins) {}

@@ -71,6 +71,7 @@ class HostGroup {
 
   /// More ranks than cores: a rank that is waited for may not be running at all.
   bool oversubscribed() const { return oversubscribed_; }
+  int cores() const { return cores_; }  ///< That the ranks may run on, all together.
 
   void advance_phase();
   uint64_t phase() const { return phase_; }
@@ -100,6 +101,7 @@ class HostGroup {
   HostMemory& memory_;
   const std::vector<HostPeer> peers_;
   const int index_;
+  const int cores_;
   const bool oversubscribed_;
   const SpinPolicy spin_policy_;
   const int spins_;

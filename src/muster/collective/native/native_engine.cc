@@ -50,10 +50,12 @@ void NativeEngine::begin(ConnectedRanks connected) {
   ranks_ = std::move(connected.ranks);
   topology_ = Topology(connected.host_of_rank);
   const auto rank = static_cast<size_t>(options_.rank);
-  const auto on_machine = std::count_if(ranks_.begin(), ranks_.end(), [&](const RankInfo& info) {
-    return info.machine == ranks_[rank].machine;
-  });
-  spin_policy_ = SpinPolicy::of(static_cast<int>(on_machine), available_cores());
+  std::vector<int64_t> on_machine;
+  for (const auto& info : ranks_) {
+    if (info.machine == ranks_[rank].machine) on_machine.push_back(info.pid);
+  }
+  const int cores = available_cores(on_machine);
+  spin_policy_ = SpinPolicy::of(static_cast<int>(on_machine.size()), cores);
   if (!connected.host_peers.empty()) {
     std::vector<HostPeer> peers;
     int index = 0;
@@ -64,7 +66,7 @@ void NativeEngine::begin(ConnectedRanks connected) {
       }
       peers.push_back(std::move(peer));
     }
-    host_ = std::make_unique<HostGroup>(*memory_, std::move(peers), index, available_cores());
+    host_ = std::make_unique<HostGroup>(*memory_, std::move(peers), index, cores);
     in_memory_ =
         std::make_unique<MemoryExecutor>(*host_, options_.segment > 0 ? options_.segment : kStagedSegment);
   }

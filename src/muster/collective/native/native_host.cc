@@ -14,7 +14,8 @@ std::vector<int> ranks_of(const HostGroup& group) {
 }  // namespace
 
 NativeHost::NativeHost(Options options)
-    : SharedHost(ranks_of(options.group), options.group.index()), options_(std::move(options)) {}
+    : SharedHost(ranks_of(options.group), options.group.index(), options.group.cores()),
+      options_(std::move(options)) {}
 
 std::shared_ptr<void> NativeHost::share(size_t bytes) {
   const auto& memory = options_.memory;
