@@ -22,7 +22,8 @@ constexpr auto kTimeForPython = 20s;
 
 bool runs(const std::string& python, const std::string& text) {
   try {
-    TaskProcess process(python, {python, "-c", text}, Environment::of_process());
+    TaskProcess process(
+        {.program = python, .arguments = {python, "-c", text}, .environment = Environment::of_process()});
     const auto deadline = Deadline::after(kTimeForPython);
     while (!process.reap() && !deadline.expired()) std::this_thread::sleep_for(5ms);
     return process.exit() && process.exit()->ok();

@@ -48,13 +48,11 @@ bool is_readable(const Descriptor& descriptor) {
   return descriptor.get() >= 0 && poll(&wait, 1, 0) == 1;
 }
 
-/// False at the end of the stream.
-bool append_available(int fd, std::string& text) {
+void append_available(int fd, std::string& text) {
   std::array<char, 4096> buffer{};
   ssize_t size = 0;
   while ((size = read(fd, buffer.data(), buffer.size())) > 0)
     text.append(buffer.data(), static_cast<size_t>(size));
-  return size < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
 std::string last_lines(const std::string& output) {
@@ -109,8 +107,10 @@ RunningSubject::RunningSubject(SubjectCommand command, Options options, OrphanRe
   const auto search_path = options.environment.get("PATH").value_or("/usr/bin:/bin");
   for (auto arguments : command_.processes) {
     std::replace(arguments.begin(), arguments.end(), std::string("DIR"), options.folder.string());
-    auto task = std::make_unique<TaskProcess>(find_program(arguments.front(), search_path), arguments,
-                                              options.environment);
+    auto task = std::make_unique<TaskProcess>(
+        TaskProcess::Options{.program = find_program(arguments.front(), search_path),
+                             .arguments = arguments,
+                             .environment = options.environment});
     watch_group(task->pid());
     Descriptor ended(pidfd_open(task->pid(), 0));
     processes_.push_back({.name = std::filesystem::path(arguments.front()).filename(),
@@ -264,8 +264,8 @@ void RunningSubject::poll_with_processes(std::vector<int> descriptors, Deadline 
 void RunningSubject::read_output() {
   for (const auto& process : processes_) {
     for (int stream = 0; stream < 2; ++stream) {
-      const int fd = process.task->pipe(stream);
-      if (fd >= 0 && !append_available(fd, output_)) process.task->close_pipe(stream);
+      if (process.task->pipe(stream) >= 0)
+        process.task->read_pipe(stream, [&](std::string_view bytes) { output_ += bytes; });
     }
   }
   if (output_.size() > kOutputKept) output_.erase(0, output_.size() - kOutputKept);

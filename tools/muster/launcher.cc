@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,34 +12,16 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/cpu.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
-#include "muster/base/tune.h"
 #include "muster/find_program.h"
 
 namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Times 16 KiB: more than a pipe holds, so that all that a task wrote before it ended is read.
-constexpr int kReadsAtOnce = 16;
-constexpr std::array<int, 5> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-
-bool is_ignored(int number) {
-  struct sigaction action {};
-  return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
-// Slurm sends them, for example, when the time of a job is nearly over (--signal).
-bool is_for_tasks(int number) {
-  return number == SIGUSR1 || number == SIGUSR2;
-}
-
-std::string signal_name(int number) {
-  return fmt::format("SIG{}", sigabbrev_np(number));
-}
 
 std::vector<std::string> short_names(const std::vector<TaskName>& tasks) {
   std::vector<std::string> names;
@@ -60,18 +41,6 @@ std::filesystem::path folder_of_run(const LaunchOptions& options) {
   return options.log_dir / fmt::format("{}-{}{}", time.data(), getpid(), node);
 }
 
-void check_only(const LaunchOptions& options) {
-  std::vector<std::string> known;
-  for (const auto& [job, indices] : options.spec.tasks()) {
-    known.push_back(job);
-    for (const int index : indices) known.push_back(TaskName::of(job, index).short_name());
-  }
-  for (const auto& word : options.only) {
-    if (std::ranges::find(known, word) == known.end())
-      raise<InvalidArgument>("--only {}: the job has no such task{}", word, suggestion(word, known));
-  }
-}
-
 }  // namespace
 
 Launcher::Launcher(LaunchOptions options)
@@ -79,20 +48,8 @@ Launcher::Launcher(LaunchOptions options)
       program_(find_program(options_.command.front(),
                             options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
       goes_on_(options_.config.uses_servers()) {
-  options_.spec.check();
-  if (options_.node < 0 || options_.node >= options_.spec.nodes) {
-    raise<InvalidArgument>("--node-rank {} is not between 0 and {} (--nnodes {})", options_.node,
-                           options_.spec.nodes - 1, options_.spec.nodes);
-  }
-  if (options_.spec.nodes > 1 && options_.config.coordinator.empty()) {
-    raise<InvalidArgument>(
-        "--nnodes {} needs --coordinator host:port, the same on every node: where node 0 listens",
-        options_.spec.nodes);
-  }
-  check_only(options_);
-  if (!options_.oversubscribe) options_.spec.check_load(options_.node, available_cores());
-  check_settings(options_.config, options_.spec.tasks());
-  block_signals();
+  options_.check();
+  options_.check_node(available_cores());
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   const auto folder = folder_of_run(options_);
   const bool colours = !options_.config.environment.get("NO_COLOR");
@@ -111,29 +68,12 @@ Launcher::Launcher(LaunchOptions options)
   if (!options_.log_dir.empty()) say(fmt::format("logs are kept in {}", folder.string()));
 }
 
-// A signal that is blocked would be read from the descriptor even where it is ignored. SIGPIPE is blocked
-// only: a write to a reader who is gone then fails, and the tasks find it as it was.
-void Launcher::block_signals() {
-  sigset_t mask;
-  sigemptyset(&mask);
-  for (const int number : kSignals) {
-    if (!is_ignored(number)) sigaddset(&mask, number);
-  }
-  signal(SIGCHLD, SIG_DFL);  // where it is ignored, nobody could tell how a task ended
-  sigaddset(&mask, SIGCHLD);
-  signals_ = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
-  outlives_readers_ = is_ignored(SIGPIPE);
-  sigaddset(&mask, SIGPIPE);
-  sigprocmask(SIG_BLOCK, &mask, nullptr);
-}
-
 Launcher::~Launcher() {
   tasks_.clear();
   // The barrier that it waits in has completed, or the job was aborted.
   if (waiter_.joinable()) waiter_.join();
   nodes_.reset();
   set_log_sink(nullptr);
-  close(signals_);
   close(wake_);
 }
 
@@ -180,20 +120,17 @@ ClusterSpec Launcher::rendezvous_unless_interrupted() {
                                     }});
     return nodes_->exchange_addresses();
   });
-  std::array<pollfd, 2> waits = {
-      {{.fd = signals_, .events = POLLIN, .revents = 0}, {.fd = wake_, .events = POLLIN, .revents = 0}}};
+  std::array<pollfd, 2> waits = {{{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0},
+                                  {.fd = wake_, .events = POLLIN, .revents = 0}}};
   while (rendezvous.wait_for(0s) != std::future_status::ready) {
     poll(waits.data(), waits.size(), 100);
-    signalfd_siginfo info{};
-    while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
-      const auto number = static_cast<int>(info.ssi_signo);
-      if (number == SIGCHLD) continue;
-      if (is_for_tasks(number)) {
-        say(fmt::format("{}: there is no task yet to pass it on to", signal_name(number)));
+    while (const auto number = signals_.next()) {
+      if (LauncherSignals::is_for_tasks(*number)) {
+        say(fmt::format("{}: there is no task yet to pass it on to", signal_name(*number)));
         continue;
       }
-      say(fmt::format("{}: no task was started yet", signal_name(number)));
-      _exit(128 + number);  // nothing has been started: there is nothing to end
+      say(fmt::format("{}: no task was started yet", signal_name(*number)));
+      _exit(128 + *number);  // nothing has been started: there is nothing to end
     }
   }
   return rendezvous.get();
@@ -202,30 +139,25 @@ ClusterSpec Launcher::rendezvous_unless_interrupted() {
 // Looks for signals after each: thousands of tasks take a while.
 void Launcher::start_tasks(const ClusterSpec& cluster) {
   const auto names = options_.spec.tasks_of_node(options_.node);
-  Environment environment = options_.config.environment;
-  if (options_.tune) {
-    const auto cpu = CpuFeatures::detect();
-    std::string chosen;
-    for (const auto& [name, value] :
-         tuning(cpu, available_cores(), static_cast<int>(names.size()), environment)) {
-      environment.set(name, value);
-      chosen += fmt::format(" {}={}", name, value);
-    }
-    if (!chosen.empty() && restarts_ == 0)
-      say(fmt::format("tuned for {}:{} (--no-tune leaves all alone)", cpu.brand, chosen));
+  const auto node = environment_of_node(options_);
+  if (!node.tuned.empty() && restarts_ == 0) {
+    say(fmt::format("tuned for {}:{} (--no-tune leaves all alone)", CpuFeatures::detect().brand, node.tuned));
   }
+  const auto cores = bind_to_cores(options_.binding, list_cores(), static_cast<int>(names.size()));
+  if (options_.binding != CoreBinding::kNone && restarts_ == 0) say_binding(names, cores);
   Config config = nodes_->config();
   if (config.progress == ProgressStyle::kAuto) {
     config.progress = isatty(STDERR_FILENO) == 1 ? ProgressStyle::kLive : ProgressStyle::kPlain;
   }
-  for (const auto& name : names) {
-    tasks_.push_back({.name = name,
-                      .environment = environment_of_task(environment, config,
-                                                         {.task = name,
+  for (size_t i = 0; i < names.size(); ++i) {
+    tasks_.push_back({.name = names[i],
+                      .environment = environment_of_task(node.variables, config,
+                                                         {.task = names[i],
                                                           .spec = options_.spec,
                                                           .node = options_.node,
                                                           .cluster = cluster,
                                                           .master = nodes_->master()}),
+                      .cores = cores[i],
                       .restarts = restarts_});
     start(tasks_.size() - 1);
     read_signals();
@@ -233,11 +165,21 @@ void Launcher::start_tasks(const ClusterSpec& cluster) {
   }
 }
 
+void Launcher::say_binding(const std::vector<TaskName>& names, const std::vector<std::vector<int>>& cores) {
+  std::string bound;
+  for (size_t i = 0; i < names.size(); ++i)
+    bound += fmt::format("{}{} to {}", i == 0 ? "" : ", ", names[i].short_name(), format_cores(cores[i]));
+  say(fmt::format("bound to cores: {}", bound));
+}
+
 void Launcher::start(size_t index) {
   Task& task = tasks_[index];
   if (task.restarts > 0) task.environment.set("MUSTER_RESTART_COUNT", std::to_string(task.restarts));
   task.given_up = false;
-  task.process = std::make_unique<TaskProcess>(program_, options_.command, task.environment);
+  task.process = std::make_unique<TaskProcess>(TaskProcess::Options{.program = program_,
+                                                                    .arguments = options_.command,
+                                                                    .environment = task.environment,
+                                                                    .cores = task.cores});
   reaper_.watch(task.process->pid());
 }
 
@@ -249,7 +191,7 @@ size_t Launcher::index_of(const TaskName& name) const {
 }
 
 void Launcher::poll_once() {
-  std::vector<pollfd> waits = {{.fd = signals_, .events = POLLIN, .revents = 0},
+  std::vector<pollfd> waits = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0},
                                {.fd = wake_, .events = POLLIN, .revents = 0}};
   std::vector<std::pair<size_t, int>> sources;
   for (size_t i = 0; i < tasks_.size(); ++i) {
@@ -293,25 +235,22 @@ void Launcher::poll_once() {
 }
 
 void Launcher::read_signals() {
-  signalfd_siginfo info{};
-  while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
-    const auto number = static_cast<int>(info.ssi_signo);
-    if (number == SIGCHLD) continue;
-    if (is_for_tasks(number)) {
-      say(fmt::format("{}: passed on to {} tasks", signal_name(number), tasks_.size()));
-      for (const auto& task : tasks_) task.process->signal(number);
+  while (const auto number = signals_.next()) {
+    if (LauncherSignals::is_for_tasks(*number)) {
+      say(fmt::format("{}: passed on to {} tasks", signal_name(*number), tasks_.size()));
+      for (const auto& task : tasks_) task.process->signal(*number);
     } else if (interrupted_) {  // the user means it
       stop_tasks(SIGKILL);
     } else {
-      interrupt(number, fmt::format("{}: stopping {} tasks (again to kill them at once)", signal_name(number),
-                                    tasks_.size()));
+      interrupt(*number, fmt::format("{}: stopping {} tasks (again to kill them at once)",
+                                     signal_name(*number), tasks_.size()));
     }
   }
 }
 
 // `muster run | head` ends as a program does that SIGPIPE ends.
 void Launcher::check_output() {
-  if (outlives_readers_ || interrupted_ || !output_->reader_is_gone()) return;
+  if (signals_.outlives_readers() || interrupted_ || !output_->reader_is_gone()) return;
   interrupt(SIGPIPE, fmt::format("nobody reads the output any more: stopping {} tasks", tasks_.size()));
 }
 
@@ -322,20 +261,8 @@ void Launcher::interrupt(int signal, const std::string& what) {
 }
 
 void Launcher::read_output(size_t index, int stream) {
-  TaskProcess& process = *tasks_[index].process;
-  std::array<char, 16384> buffer{};
-  // A task that never stops writing must not keep us from signals and from the others.
-  for (int round = 0; round < kReadsAtOnce; ++round) {
-    const ssize_t size = read(process.pipe(stream), buffer.data(), buffer.size());
-    if (size > 0) {
-      output_->write(index, stream + 1, {buffer.data(), static_cast<size_t>(size)});
-      continue;
-    }
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    output_->close(index, stream + 1);
-    process.close_pipe(stream);
-    return;
-  }
+  const auto show = [&](std::string_view bytes) { output_->write(index, stream + 1, bytes); };
+  if (!tasks_[index].process->read_pipe(stream, show)) output_->close(index, stream + 1);
 }
 
 void Launcher::reap() {

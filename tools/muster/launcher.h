@@ -14,42 +14,25 @@
 // Not thread-safe: one thread makes it and calls run(), which starts, watches and ends the tasks in one
 // poll loop. Other threads bring it news: one finds the other nodes at the start, while the user may still
 // interrupt; one waits for them at the end; and the member's own says that the job was aborted, or which
-// task has failed. They leave it in `shared_` and wake the loop. The signals that concern it are
-// blocked, in threads that are made later too, and read from a descriptor; those that were ignored when it
-// was started, as under nohup, stay so, for its tasks too. SIGUSR1 and SIGUSR2 are passed on to the tasks.
+// task has failed. They leave it in `shared_` and wake the loop. launcher_signals.h says what becomes of
+// signals.
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "muster/base/config.h"
 #include "muster/base/mutex.h"
-#include "muster/launch_spec.h"
+#include "muster/launch_options.h"
+#include "muster/launcher_signals.h"
 #include "muster/node_rendezvous.h"
 #include "muster/orphan_reaper.h"
 #include "muster/task_output.h"
 #include "muster/task_process.h"
 
 namespace muster::detail {
-
-struct LaunchOptions {
-  LaunchSpec spec;
-  int node = 0;
-  std::vector<std::string> command;
-  std::filesystem::path log_dir;  ///< where a folder for this run is made; empty: none
-  std::filesystem::path tee;
-  std::vector<std::string> only;
-  bool timestamps = false;
-  int max_restarts = 0;
-  std::chrono::milliseconds grace{std::chrono::seconds(5)};
-  bool tune = true;
-  bool oversubscribe = false;  ///< start more tasks than this node can take
-  Config config;  ///< of the tasks: coordinator, job id, secret, interface, timeouts; and the environment
-};
 
 class Launcher {
  public:
@@ -65,6 +48,7 @@ class Launcher {
   struct Task {
     TaskName name;
     Environment environment;
+    std::vector<int> cores;  // that it is bound to; empty: all
     std::unique_ptr<TaskProcess> process;
     int restarts = 0;
     bool told_to_stop = false;
@@ -74,10 +58,10 @@ class Launcher {
 
   ClusterSpec rendezvous_unless_interrupted();
   void start_tasks(const ClusterSpec& cluster);
+  void say_binding(const std::vector<TaskName>& names, const std::vector<std::vector<int>>& cores);
   void start(size_t index);
 
   void poll_once();
-  void block_signals();
   void read_signals();
   void check_output();
   void interrupt(int signal, const std::string& what);
@@ -112,8 +96,7 @@ class Launcher {
   const std::string program_;
   const bool goes_on_;  // when a worker fails
   OrphanReaper reaper_;
-  bool outlives_readers_ = false;  // SIGPIPE was ignored at the start
-  int signals_ = -1;
+  const LauncherSignals signals_;
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
   std::unique_ptr<TaskOutput> output_;
   std::unique_ptr<NodeRendezvous> nodes_;

@@ -19,6 +19,12 @@ std::string node_key(int node) {
   return fmt::format("muster/node/{}", node);
 }
 
+// "h1:2222", or "h1", whose port is still to be found.
+Address coordinator_address(const std::string& text) {
+  if (text.empty()) return {"127.0.0.1", 0};
+  return text.find(':') == std::string::npos ? Address{text, 0} : Address::parse(text);
+}
+
 }  // namespace
 
 NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), config_(options_.config) {
@@ -32,14 +38,18 @@ NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), 
           "same text on every node");
     }
   }
-  Address address =
-      config_.coordinator.empty() ? Address{"127.0.0.1", 0} : Address::parse(config_.coordinator);
+  Address address = coordinator_address(config_.coordinator);
+  // Without a port, all nodes know by the job's id where node 0 may listen.
+  std::vector<Address> addresses = {address};
+  if (several && address.port == 0) addresses = derived_addresses(address.host, config_.job_id);
   if (options_.node == 0) {
-    Address listen = address;
-    // A name may resolve to a loopback address on its own host, where nobody else would find us.
-    if (!is_loopback(listen.host)) listen.host = "::";
+    std::vector<Address> listen = addresses;
+    for (auto& each : listen) {
+      // A name may resolve to a loopback address on its own host, where nobody else would find us.
+      if (!is_loopback(each.host)) each.host = "::";
+    }
     coordinator_ =
-        std::make_unique<Coordinator>(Coordinator::Options{.listen = {listen},
+        std::make_unique<Coordinator>(Coordinator::Options{.listen = listen,
                                                            .job_id = config_.job_id,
                                                            .secret = config_.secret,
                                                            .tasks = options_.spec.tasks(),
@@ -50,9 +60,10 @@ NodeRendezvous::NodeRendezvous(Options options) : options_(std::move(options)), 
                                                            .stall_warning = config_.stall_warning,
                                                            .wait_timeout = config_.collective_timeout});
     address.port = coordinator_->address().port;
+    addresses = {address};
   }
-  config_.coordinator = address.to_string();
-  member_ = std::make_unique<Member>(Member::Options{.coordinator = {address},
+  config_.coordinator = addresses.front().to_string();
+  member_ = std::make_unique<Member>(Member::Options{.coordinator = addresses,
                                                      .job_id = config_.job_id,
                                                      .secret = config_.secret,
                                                      .task = TaskName::of("launcher", options_.node),
@@ -90,6 +101,7 @@ ClusterSpec NodeRendezvous::exchange_addresses() {
   }
   ports_.emplace_back(host);
   mine["master"] = Address{host, ports_.back().port()}.to_string();
+  mine["coordinator"] = config_.coordinator;
 
   const auto deadline = Deadline::after(config_.join_timeout);
   member_->put(node_key(options_.node), mine.dump(), deadline);
@@ -101,7 +113,10 @@ ClusterSpec NodeRendezvous::exchange_addresses() {
                              theirs["spec"].get<std::string>(), options_.node,
                              mine["spec"].get<std::string>());
     }
-    if (node == 0) master_ = Address::parse(theirs["master"].get<std::string>());
+    if (node == 0) {
+      master_ = Address::parse(theirs["master"].get<std::string>());
+      config_.coordinator = theirs["coordinator"].get<std::string>();  // now with its port
+    }
     for (const auto& [name, address] : theirs["tasks"].items()) {
       const auto task = TaskName::parse(name);
       jobs[*task.job][*task.task] = Address::parse(address.get<std::string>());

@@ -1,21 +1,44 @@
 #include "muster/run_command.h"
 
+#include <algorithm>
+#include <array>
+#include <filesystem>
 #include <optional>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/flags.h"
+#include "muster/base/random.h"
 #include "muster/base/text.h"
+#include "muster/dry_run.h"
+#include "muster/host_launcher.h"
 #include "muster/launcher.h"
+#include "muster/launcher_input.h"
 
 namespace muster::detail {
 
 struct RunCommand::Impl {
   CLI::App* app = nullptr;
   LaunchOptions options;
+  std::filesystem::path config_file;
+  std::optional<int> workers;
   std::optional<int> servers;
   std::string grace = "5s";
+  std::string bind = "none";
   bool no_tune = false;
+  bool dry_run = false;
+  std::string hosts;
+  std::filesystem::path hostfile;
+  std::string ssh = "ssh -o BatchMode=yes";
+  bool controlled = false;
+
+  void add_node_flags();
+  void check();
+  int run_here();
+  int run_on_hosts();
+  std::vector<std::string> flags_for_hosts() const;
 };
 
 RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
@@ -23,7 +46,11 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   auto* app = parent.add_subcommand(
       "run", "start the tasks of a job on this node, watch them, and end them together");
   impl_->app = app;
-  app->add_option("--workers", options.spec.workers, "workers of the whole job")->capture_default_str();
+  app->add_option("--config", impl_->config_file,
+                  "a file with flags, one a line as in workers = 4; those of the command line come first");
+  app->add_option(
+      "--workers", impl_->workers,
+      "workers of the whole job (default: 1, or with --hosts one on each, or the hostfile's slots)");
   app->add_option("--ps", impl_->servers,
                   "parameter servers of the whole job (default: 1 with --strategy ps-..., else 0)");
   app->add_option(
@@ -41,28 +68,53 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->add_flag("--timestamps", options.timestamps, "show the local time in front of each line");
   app->add_option("--grace", impl_->grace, "time between TERM and KILL when tasks are stopped")
       ->capture_default_str();
+  app->add_option(
+         "--env", options.variables,
+         "a variable for all tasks: NAME=value, or NAME for the value that it has here; may be given "
+         "several times")
+      ->allow_extra_args(false);
+  app->add_option("--bind", impl_->bind,
+                  "bind each task to its share of the cores (cores), to all cores of a NUMA node (numa), or "
+                  "not at all (none)")
+      ->check(CLI::IsMember({"none", "cores", "numa"}))
+      ->capture_default_str();
   app->add_flag("--oversubscribe", options.oversubscribe,
                 "start more tasks than this node can take, which else is refused");
   app->add_flag("--no-tune", impl_->no_tune,
                 "do not choose BLAS kernel, instruction set and threads for the tasks");
-  app->add_option("--nnodes", options.spec.nodes, "nodes of the job; run the same command on each")
-      ->group("Several nodes")
-      ->capture_default_str();
-  app->add_option("--node-rank", options.node, "which of them this is, from 0")
-      ->group("Several nodes")
-      ->capture_default_str();
+  app->add_flag("--dry-run", impl_->dry_run,
+                "start nothing: print what would be started here, with which environment");
+  impl_->add_node_flags();
   // The tasks get them as variables.
   options.config.add_job_flags(*app);
   app->add_option("program", options.command, "the program and its arguments, after --")
-      ->required()
       ->option_text("program args...");
   app->footer(
       "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0,\n"
       "or that of the task that failed (128 + signal when a signal ended it). With --strategy ps-... the\n"
       "job goes on without a worker that fails, unless it was the last.\n\n"
       "  muster run --workers 2 --precision bf16 -- mnist --epochs 5\n"
+      "  muster run --workers 8 --hosts h1,h2 -- train\n"
       "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train    # on h1\n"
       "  muster run --workers 8 --nnodes 2 --node-rank 1 --coordinator h1:2222 -- train    # on h2");
+}
+
+void RunCommand::Impl::add_node_flags() {
+  constexpr const char* kGroup = "Several nodes";
+  app->add_option("--hosts", hosts, "start a launcher on each of these hosts by ssh: h1,user@h2")
+      ->group(kGroup);
+  app->add_option("--hostfile", hostfile, "the same hosts, one a line, as in h1 slots=4")->group(kGroup);
+  app->add_option("--ssh", ssh, "the command that reaches a host, whose name follows it")
+      ->group(kGroup)
+      ->capture_default_str();
+  app->add_option("--nnodes", options.spec.nodes, "nodes of the job; run the same command on each")
+      ->group(kGroup)
+      ->capture_default_str();
+  app->add_option("--node-rank", options.node, "which of them this is, from 0")
+      ->group(kGroup)
+      ->capture_default_str();
+  // How --hosts starts a launcher (launcher_input.h): not for people.
+  app->add_flag("--controlled", controlled, "variables and signals come on standard input")->group("");
 }
 
 RunCommand::~RunCommand() = default;
@@ -71,15 +123,112 @@ bool RunCommand::chosen() const {
   return impl_->app->parsed();
 }
 
+void RunCommand::Impl::check() {
+  if (options.command.empty()) {
+    raise<InvalidArgument>(
+        "there is no program to run: it comes after --, with its arguments: muster run --workers 2 -- mnist");
+  }
+  const auto grace_time = parse_duration(grace);
+  if (!grace_time) raise<InvalidArgument>("--grace {} is not a duration such as 5s", grace);
+  options.grace = *grace_time;
+  options.tune = !no_tune;
+  options.binding = bind == "cores"  ? CoreBinding::kCores
+                    : bind == "numa" ? CoreBinding::kNuma
+                                     : CoreBinding::kNone;
+  options.spec.servers = servers.value_or(options.config.uses_servers() ? 1 : 0);
+  options.spec.workers = workers.value_or(1);
+}
+
 int RunCommand::run() {
-  auto& options = impl_->options;
-  const auto grace = parse_duration(impl_->grace);
-  if (!grace) raise<InvalidArgument>("--grace {} is not a duration such as 5s", impl_->grace);
-  options.grace = *grace;
-  options.tune = !impl_->no_tune;
-  options.config.read_environment(Environment::of_process());
-  options.spec.servers = impl_->servers.value_or(options.config.uses_servers() ? 1 : 0);
+  Impl& impl = *impl_;
+  if (!impl.config_file.empty()) read_flags_file(*impl.app, impl.config_file);
+  auto environment = Environment::of_process();
+  if (impl.controlled) read_variables(environment);
+  impl.options.config.read_environment(environment);
+  impl.check();
+  return impl.hosts.empty() && impl.hostfile.empty() ? impl.run_here() : impl.run_on_hosts();
+}
+
+int RunCommand::Impl::run_here() {
+  if (app->get_option("--ssh")->count() > 0)
+    raise<InvalidArgument>("--ssh has no effect without --hosts or --hostfile");
+  if (dry_run) {
+    fmt::print("{}", describe_launch(options));
+    return 0;
+  }
   Launcher launcher(options);
+  if (controlled) obey_input();
+  return launcher.run();
+}
+
+// What was given, but for what concerns this launcher alone or goes over standard input.
+std::vector<std::string> RunCommand::Impl::flags_for_hosts() const {
+  constexpr std::array kOwn = {"help", "config",     "hosts",   "hostfile",    "ssh",    "tee",
+                               "env",  "timestamps", "workers", "coordinator", "job-id", "dry-run"};
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app->get_options({})) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const std::string& name = option->get_lnames().front();
+    if (std::ranges::find(kOwn, name) != kOwn.end()) continue;
+    if (option->get_items_expected_min() == 0) {
+      flags.push_back("--" + name);
+      continue;
+    }
+    for (const auto& value : option->results()) flags.push_back(fmt::format("--{}={}", name, value));
+  }
+  return flags;
+}
+
+int RunCommand::Impl::run_on_hosts() {
+  if (!hosts.empty() && !hostfile.empty())
+    raise<InvalidArgument>("--hosts and --hostfile both say which hosts there are: give one of them");
+  for (const char* flag : {"--nnodes", "--node-rank"}) {
+    if (app->get_option(flag)->count() > 0) {
+      raise<InvalidArgument>("{} is for nodes that are started one by one: --hosts and --hostfile start all",
+                             flag);
+    }
+  }
+  const auto list = hosts.empty() ? read_hostfile(hostfile) : parse_hosts(hosts);
+  options.spec.nodes = static_cast<int>(list.size());
+  if (!workers) options.spec.workers = default_workers(list);
+  Config& config = options.config;
+  if (config.coordinator.empty()) config.coordinator = list.front().address();
+  if (config.job_id.empty()) config.job_id = random_token();
+  options.check();
+
+  Environment variables;
+  for (const auto& name : config.environment.names_with_prefix("MUSTER_"))
+    variables.set(name, config.environment.get(name).value_or(""));
+  variables.set("MUSTER_SECRET", config.secret.empty() ? random_token() : config.secret);
+  for (const auto& assignment : options.variables) {
+    const size_t equals = assignment.find('=');
+    variables.set(assignment.substr(0, equals), equals == std::string::npos
+                                                    ? config.environment.get(assignment).value_or("")
+                                                    : assignment.substr(equals + 1));
+  }
+  auto flags = flags_for_hosts();
+  for (const auto& [name, value] : {std::pair{"workers", std::to_string(options.spec.workers)},
+                                    {"coordinator", config.coordinator},
+                                    {"job-id", config.job_id}})
+    flags.push_back(fmt::format("--{}={}", name, value));
+  std::vector<std::string> ssh_words;
+  for (const auto& word : split(ssh, ' ')) {
+    if (!word.empty()) ssh_words.push_back(word);
+  }
+  if (ssh_words.empty()) raise<InvalidArgument>("--ssh is empty: expected a command such as ssh");
+  HostLauncher launcher({.hosts = list,
+                         .ssh = ssh_words,
+                         .flags = flags,
+                         .command = options.command,
+                         .environment = config.environment,
+                         .variables = variables,
+                         .tee = options.tee,
+                         .timestamps = options.timestamps,
+                         .grace = options.grace});
+  if (dry_run) {
+    for (const auto& command : launcher.commands()) fmt::print("{}\n", command);
+    return 0;
+  }
   return launcher.run();
 }
 

@@ -1,6 +1,7 @@
 #include "muster/task_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,6 +15,9 @@
 
 namespace muster::detail {
 namespace {
+
+// Times 16 KiB: more than a pipe holds, so that all that a task wrote before it ended is read.
+constexpr int kReadsAtOnce = 16;
 
 std::array<int, 2> make_pipe() {
   std::array<int, 2> ends{};
@@ -29,15 +33,19 @@ std::string Exit::describe() const {
   return fmt::format("was killed by signal {} (SIG{})", signal, name != nullptr ? name : "?");
 }
 
-TaskProcess::TaskProcess(const std::string& program, const std::vector<std::string>& arguments,
-                         const Environment& environment) {
-  auto argument_text = arguments;
-  auto variable_text = environment.assignments();
+TaskProcess::TaskProcess(const Options& options) {
+  const std::string& program = options.program;
+  auto argument_text = options.arguments;
+  auto variable_text = options.environment.assignments();
   const auto argv = exec_pointers(argument_text);
   const auto envp = exec_pointers(variable_text);
   const auto out = make_pipe();
   const auto err = make_pipe();
+  const auto in = options.has_input ? make_pipe() : std::array<int, 2>{-1, -1};
   const auto failure = make_pipe();  // carries errno when exec fails
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const int core : options.cores) CPU_SET(core, &cores);
   const pid_t launcher = getpid();
 
   // Between fork and exec only calls that are safe in a process whose other threads are gone.
@@ -49,8 +57,8 @@ TaskProcess::TaskProcess(const std::string& program, const std::vector<std::stri
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dup2(null, STDIN_FILENO);
+    if (!options.cores.empty()) sched_setaffinity(0, sizeof(cores), &cores);
+    dup2(options.has_input ? in[0] : open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     execve(program.c_str(), argv.data(), envp.data());
@@ -59,7 +67,9 @@ TaskProcess::TaskProcess(const std::string& program, const std::vector<std::stri
     _exit(127);
   }
   const int fork_error = errno;
-  for (const int fd : {out[1], err[1], failure[1]}) ::close(fd);
+  for (const int fd : {out[1], err[1], in[0], failure[1]}) {
+    if (fd >= 0) ::close(fd);
+  }
   int error = 0;
   if (pid_ > 0) {
     setpgid(pid_, pid_);  // whichever of the two comes first
@@ -71,12 +81,16 @@ TaskProcess::TaskProcess(const std::string& program, const std::vector<std::stri
   }
   ::close(failure[0]);
   if (error != 0) {
-    for (const int fd : {out[0], err[0]}) ::close(fd);
+    for (const int fd : {out[0], err[0], in[1]}) {
+      if (fd >= 0) ::close(fd);
+    }
     pid_ = -1;
     raise<SystemError>("{} can't be started: {}", program, describe_errno(error));
   }
   pipes_ = {out[0], err[0]};
   for (const int fd : pipes_) fcntl(fd, F_SETFL, O_NONBLOCK);
+  input_ = in[1];
+  if (input_ >= 0) fcntl(input_, F_SETFL, O_NONBLOCK);
 }
 
 TaskProcess::~TaskProcess() {
@@ -85,12 +99,37 @@ TaskProcess::~TaskProcess() {
     waitpid(pid_, nullptr, 0);
   }
   for (int stream = 0; stream < 2; ++stream) close_pipe(stream);
+  close_input();
 }
 
 void TaskProcess::close_pipe(int stream) {
   int& fd = pipes_.at(static_cast<size_t>(stream));
   if (fd >= 0) ::close(fd);
   fd = -1;
+}
+
+bool TaskProcess::read_pipe(int stream, const std::function<void(std::string_view bytes)>& take) {
+  std::array<char, 16384> buffer{};
+  for (int round = 0; round < kReadsAtOnce; ++round) {
+    const ssize_t size = read(pipe(stream), buffer.data(), buffer.size());
+    if (size > 0) {
+      take({buffer.data(), static_cast<size_t>(size)});
+      continue;
+    }
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    close_pipe(stream);
+    return false;
+  }
+  return true;
+}
+
+void TaskProcess::write_input(std::string_view text) const {
+  (void)!write(input_, text.data(), text.size());
+}
+
+void TaskProcess::close_input() {
+  if (input_ >= 0) ::close(input_);
+  input_ = -1;
 }
 
 void TaskProcess::signal(int number) const {

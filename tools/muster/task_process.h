@@ -1,6 +1,7 @@
 #pragma once
 
-// One task as a process: in a group of its own, with pipes for its output, dying with the launcher.
+// One task as a process: in a group of its own, with pipes for its output, dying with the launcher. A
+// launcher on another host is one, too, to the one that starts it.
 //
 // One thread uses it. It owns the pipes and the process, whose group it kills at its own end. Nothing blocks
 // but the destructor, until a killed process has ended.
@@ -8,8 +9,10 @@
 #include <sys/types.h>
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/environment.h"
@@ -28,9 +31,16 @@ struct Exit {
 
 class TaskProcess {
  public:
-  /// Starts `program` with `arguments` (the first is its name). Throws SystemError when it can't be started.
-  TaskProcess(const std::string& program, const std::vector<std::string>& arguments,
-              const Environment& environment);
+  struct Options {
+    std::string program;
+    std::vector<std::string> arguments;  ///< the first is its name
+    Environment environment;
+    std::vector<int> cores;  ///< that it may run on; empty: as the launcher
+    bool has_input = false;  ///< write_input() reaches its standard input, which else is /dev/null
+  };
+
+  /// Throws SystemError when it can't be started.
+  explicit TaskProcess(const Options& options);
 
   /// Kills what is left of the group.
   ~TaskProcess();
@@ -43,7 +53,14 @@ class TaskProcess {
 
   /// The reading ends of its standard output (0) and error (1); -1 when closed. Non-blocking.
   int pipe(int stream) const { return pipes_.at(static_cast<size_t>(stream)); }
-  void close_pipe(int stream);
+
+  /// Gives `take` what it wrote there since, in pieces, but not for ever: whoever never stops writing is
+  /// read on the next time. False when the stream has ended, and closes it then.
+  bool read_pipe(int stream, const std::function<void(std::string_view bytes)>& take);
+
+  /// To its standard input, as far as it reads it at once; for a few lines, which a pipe holds.
+  void write_input(std::string_view text) const;
+  void close_input();
 
   /// To the whole group; a stopped process is woken, so that it can obey.
   void signal(int number) const;
@@ -52,8 +69,11 @@ class TaskProcess {
   bool reap();
 
  private:
+  void close_pipe(int stream);
+
   pid_t pid_ = -1;
   std::array<int, 2> pipes_ = {-1, -1};
+  int input_ = -1;
   std::optional<Exit> exit_;
 };
 

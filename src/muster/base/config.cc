@@ -222,8 +222,9 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
            text_setting("task", &Config::task, "which task this is: worker/1"),
            text_setting("cluster", &Config::cluster,
                         "all tasks: worker=h1:2222,h2:2222;ps=h3:2222, or the same as JSON"),
-           text_setting("coordinator", &Config::coordinator,
-                        "host:port where worker 0 or the launcher listens"),
+           text_setting(
+               "coordinator", &Config::coordinator,
+               "host:port where worker 0 or the launcher listens; for muster run the host is enough"),
            text_setting("job-id", &Config::job_id, "the job that this task belongs to"),
            text_setting("secret", &Config::secret, "what all tasks of the job must know"),
            text_setting("interface", &Config::interface,

@@ -1,9 +1,12 @@
 #include "muster/base/flags.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "muster/base/error.h"
 #include "muster/base/text.h"
 
 namespace muster::detail {
@@ -180,6 +184,17 @@ std::string explain_conversion(const CLI::App& where, const std::string& text) {
                                                  : type);
 }
 
+std::string explain_value(const CLI::App& where, const CLI::ParseError& error) {
+  switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
+    case CLI::ExitCodes::ValidationError:
+      return explain_range(where, error.what());
+    case CLI::ExitCodes::ConversionError:
+      return explain_conversion(where, error.what());
+    default:
+      return error.what();
+  }
+}
+
 const CLI::App& deepest_parsed(const CLI::App& app) {
   for (const CLI::App* subcommand : app.get_subcommands()) return deepest_parsed(*subcommand);
   return app;
@@ -192,13 +207,16 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, std::span
       const std::string unknown = explain_unknown(app, words);
       return unknown.empty() ? error.what() : unknown;
     }
-    case CLI::ExitCodes::ValidationError:
-      return explain_range(deepest_parsed(app), error.what());
-    case CLI::ExitCodes::ConversionError:
-      return explain_conversion(deepest_parsed(app), error.what());
     default:
-      return error.what();
+      return explain_value(deepest_parsed(app), error);
   }
+}
+
+// The flag `key`, or the words that are no flag ("program").
+CLI::Option* find_in_file(CLI::App& command, const std::string& key) {
+  if (key == "config" || key == "help") return nullptr;  // of the command line only
+  if (CLI::Option* flag = command.get_option_no_throw("--" + key)) return flag;
+  return command.get_option_no_throw(key);
 }
 
 }  // namespace
@@ -215,6 +233,40 @@ std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv)
     fmt::print(stderr, "{}: {}\nRun with --help for what there is.\n", argc > 0 ? argv[0] : app.get_name(),
                explain(app, error, words.subspan(std::min<size_t>(1, words.size()))));
     return 2;
+  }
+}
+
+void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
+  std::ifstream input(file);
+  if (!input || std::filesystem::is_directory(file)) {
+    raise<InvalidArgument>("--config {} can't be read: {}", file.string(),
+                           input ? "it is a folder" : describe_errno(errno));
+  }
+  std::set<std::string> typed;
+  for (const CLI::Option* option : command.get_options({})) {
+    if (option->count() > 0) typed.insert(option->get_name());
+  }
+  for (const auto& item : CLI::ConfigTOML().from_config(input)) {
+    if (!item.parents.empty()) {
+      raise<InvalidArgument>("--config {}: it has a section, [{}]; flags stand one a line, in no section",
+                             file.string(), item.parents.front());
+    }
+    CLI::Option* option = find_in_file(command, item.name);
+    if (option == nullptr) {
+      std::vector<std::string> known;
+      for (const CLI::Option* other : command.get_options({})) {
+        for (const auto& name : other->get_lnames()) known.push_back(name);
+      }
+      raise<InvalidArgument>("--config {}: {} is not a flag of {}{}", file.string(), item.name,
+                             command.get_name(), suggestion(item.name, known));
+    }
+    if (typed.contains(option->get_name())) continue;
+    try {
+      option->add_result(item.inputs);
+      option->run_callback();
+    } catch (const CLI::ParseError& error) {
+      raise<InvalidArgument>("--config {}: {}", file.string(), explain_value(command, error));
+    }
   }
 }
 

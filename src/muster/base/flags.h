@@ -4,6 +4,7 @@
 // does not exist, one shape for what is printed, and a --help of at most 100 columns, unless the program has
 // a formatter of its own. To be called from one thread, before others are made.
 
+#include <filesystem>
 #include <optional>
 
 namespace CLI {
@@ -15,5 +16,11 @@ namespace muster::detail {
 /// Parses into what was bound to `app`. Returns the exit code when the program should end now: 0 after --help
 /// or --version, 2 after a mistake, which has been explained on standard error.
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv);
+
+/// Gives those flags of `command`, which has been parsed, that were not typed the values that they have in
+/// `file`: lines of TOML such as `workers = 4`, `hogwild = true` and `program = ["mnist", "--epochs", "5"]`.
+/// Throws InvalidArgument, with the file and the key, for what can't be read, is no flag or has a value that
+/// does not fit.
+void read_flags_file(CLI::App& command, const std::filesystem::path& file);
 
 }  // namespace muster::detail

@@ -21,6 +21,9 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// that a colour ends; a character of UTF-8 takes one.
 std::string first_columns(std::string_view line, size_t columns);
 
+/// The word as a shell takes it for one: in quotes, unless it needs none.
+std::string shell_quoted(std::string_view word);
+
 std::vector<std::string> split(std::string_view text, char separator);
 
 /// A whole decimal integer, nothing before or after it.

@@ -74,5 +74,13 @@ TEST(FirstColumns, CountsWhatIsSeen) {
   EXPECT_EQ(first_columns("ab\x1b[", 1), "a\x1b[");
 }
 
+TEST(Text, AShellTakesAQuotedWordAsItIs) {
+  EXPECT_EQ(shell_quoted("--data=/a/b.c"), "--data=/a/b.c");
+  EXPECT_EQ(shell_quoted(""), "''");
+  EXPECT_EQ(shell_quoted("two words"), "'two words'");
+  EXPECT_EQ(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(shell_quoted("~"), "'~'");
+}
+
 }  // namespace
 }  // namespace muster::detail

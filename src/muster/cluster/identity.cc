@@ -29,17 +29,6 @@ std::vector<int> indices(int count) {
   return result;
 }
 
-std::vector<Address> derived_addresses(const std::string& host, const std::string& job_id) {
-  uint32_t hash = 2166136261U;  // FNV-1a: the same on every host and in every build
-  for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  std::vector<Address> result;
-  for (int i = 0; i < kDerivedPorts; ++i) {
-    result.push_back(
-        {host, kFirstDerivedPort + static_cast<int>((hash + static_cast<uint32_t>(i)) % kDerivedPortRange)});
-  }
-  return result;
-}
-
 void use_cluster(Identity& identity) {
   for (const auto& [job, tasks] : identity.cluster.jobs()) {
     for (const auto& [index, address] : tasks) identity.tasks[job].push_back(index);
@@ -284,6 +273,17 @@ void require_agreement(const Identity& a, const Identity& b) {
 }
 
 }  // namespace
+
+std::vector<Address> derived_addresses(const std::string& host, const std::string& job_id) {
+  uint32_t hash = 2166136261U;  // FNV-1a: the same on every host and in every build
+  for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+  std::vector<Address> result;
+  for (int i = 0; i < kDerivedPorts; ++i) {
+    result.push_back(
+        {host, kFirstDerivedPort + static_cast<int>((hash + static_cast<uint32_t>(i)) % kDerivedPortRange)});
+  }
+  return result;
+}
 
 int Identity::count(const std::string& job) const {
   const auto found = tasks.find(job);

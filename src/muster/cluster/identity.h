@@ -41,6 +41,9 @@ struct Identity {
   int count(const std::string& job) const;
 };
 
+/// Where the coordinator of a job may listen on `host` when all that is known of the job is its id.
+std::vector<Address> derived_addresses(const std::string& host, const std::string& job_id);
+
 /// Throws InvalidArgument: incomplete or malformed variables, two launchers that disagree, or several hosts
 /// without a way to find the chief (with the remedy).
 Identity find_identity(const Config& config);

@@ -1,0 +1,196 @@
+#include "muster/host_launcher.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/text.h"
+#include "muster/find_program.h"
+#include "muster/launcher_input.h"
+#include "muster/net/address.h"
+#include "muster/net/host.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+// ssh's own exit code, when it could not connect or its connection broke.
+constexpr int kSshFailed = 255;
+
+std::string quoted(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
+  return text;
+}
+
+std::vector<std::string> names_of(const std::vector<HostEntry>& hosts) {
+  std::vector<std::string> names;
+  for (const auto& host : hosts) names.push_back(host.name);
+  return names;
+}
+
+}  // namespace
+
+HostLauncher::HostLauncher(Options options)
+    : options_(std::move(options)), muster_(std::filesystem::read_symlink("/proc/self/exe")) {
+  const auto& hosts = options_.hosts;
+  const bool all_loopback =
+      std::ranges::all_of(hosts, [](const HostEntry& host) { return is_loopback(host.address()); });
+  if (is_loopback(hosts.front().address()) && !all_loopback) {
+    raise<InvalidArgument>(
+        "--hosts: the others can't reach {} by that name: write the name or address of this host that they "
+        "know",
+        hosts.front().name);
+  }
+  const bool colours = !options_.environment.get("NO_COLOR");
+  output_ = std::make_unique<TaskOutput>(
+      TaskOutput::Options{.out_is_terminal = colours && isatty(STDOUT_FILENO) == 1,
+                          .err_is_terminal = colours && isatty(STDERR_FILENO) == 1,
+                          .tee = options_.tee,
+                          .timestamps = options_.timestamps},
+      names_of(hosts));
+}
+
+HostLauncher::~HostLauncher() = default;
+
+// This host needs no ssh to itself.
+bool HostLauncher::is_here(const HostEntry& host) const {
+  return host.name == "localhost" || host.name == Host::local().name;
+}
+
+std::vector<std::string> HostLauncher::arguments_of(size_t node) const {
+  const HostEntry& host = options_.hosts[node];
+  std::vector<std::string> launcher = {muster_, "run", "--controlled"};
+  launcher.insert(launcher.end(), options_.flags.begin(), options_.flags.end());
+  for (const auto& word : {std::string("--nnodes"), std::to_string(options_.hosts.size()),
+                           std::string("--node-rank"), std::to_string(node), std::string("--")})
+    launcher.push_back(word);
+  launcher.insert(launcher.end(), options_.command.begin(), options_.command.end());
+  if (is_here(host)) return launcher;
+  auto arguments = options_.ssh;
+  arguments.push_back(host.name);
+  arguments.push_back(fmt::format("cd {} && exec {}", shell_quoted(std::filesystem::current_path().string()),
+                                  quoted(launcher)));
+  return arguments;
+}
+
+std::vector<std::string> HostLauncher::commands() const {
+  std::vector<std::string> texts;
+  for (size_t node = 0; node < options_.hosts.size(); ++node) texts.push_back(quoted(arguments_of(node)));
+  return texts;
+}
+
+void HostLauncher::start(size_t node) {
+  const auto arguments = arguments_of(node);
+  const auto search_path = options_.environment.get("PATH").value_or("/usr/bin:/bin");
+  auto process = std::make_unique<TaskProcess>(
+      TaskProcess::Options{.program = find_program(arguments.front(), search_path),
+                           .arguments = arguments,
+                           .environment = options_.environment,
+                           .has_input = true});
+  process->write_input(input_of_variables(options_.variables));
+  nodes_.push_back({.host = options_.hosts[node].name, .process = std::move(process)});
+}
+
+int HostLauncher::run() {
+  for (size_t node = 0; node < options_.hosts.size(); ++node) start(node);
+  while (any_running()) poll_once();
+  return interrupted_by_ ? 128 + *interrupted_by_ : exit_code_;
+}
+
+void HostLauncher::poll_once() {
+  std::vector<pollfd> waits = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+  std::vector<std::pair<size_t, int>> sources;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (int stream = 0; stream < 2; ++stream) {
+      if (nodes_[i].process->pipe(stream) < 0) continue;
+      waits.push_back({.fd = nodes_[i].process->pipe(stream), .events = POLLIN, .revents = 0});
+      sources.emplace_back(i, stream);
+    }
+  }
+  auto next = Deadline::after(1s);
+  for (const auto& deadline : {stop_at_, kill_at_}) {
+    if (deadline) next = next.earlier(*deadline);
+  }
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next.remaining()).count();
+  poll(waits.data(), waits.size(), static_cast<int>(wait));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (waits[i + 1].revents != 0) read_output(sources[i].first, sources[i].second);
+  }
+  read_signals();
+  reap();
+  if (!signals_.outlives_readers() && !interrupted_by_ && output_->reader_is_gone()) {
+    interrupted_by_ = SIGPIPE;
+    stop_all();
+  }
+  if (stop_at_ && stop_at_->expired()) stop_all();
+  if (kill_at_ && kill_at_->expired()) {
+    kill_at_.reset();
+    for (const auto& node : nodes_) {
+      if (!node.process->running()) continue;
+      output_->warn(fmt::format("the launcher on {} did not end; killing the connection", node.host));
+      node.process->signal(SIGKILL);
+    }
+  }
+}
+
+void HostLauncher::read_signals() {
+  while (const auto number = signals_.next()) {
+    const bool ends = !LauncherSignals::is_for_tasks(*number);
+    if (ends && !interrupted_by_) {
+      output_->say(fmt::format("{}: stopping the job on {} hosts (again to kill its tasks at once)",
+                               signal_name(*number), nodes_.size()));
+      kill_at_ = Deadline::after(2 * options_.grace + 5s);
+    }
+    if (ends) interrupted_by_ = *number;
+    for (const auto& node : nodes_) {
+      if (node.process->running()) node.process->write_input(input_of_signal(*number));
+    }
+  }
+}
+
+void HostLauncher::read_output(size_t node, int stream) {
+  const auto show = [&](std::string_view bytes) { output_->write(node, stream + 1, bytes); };
+  if (!nodes_[node].process->read_pipe(stream, show)) output_->close(node, stream + 1);
+}
+
+// A launcher that ends with an error has told the others, who end with their own words. One that could not be
+// reached has told nobody.
+void HostLauncher::reap() {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    TaskProcess& process = *nodes_[i].process;
+    if (!process.running() || !process.reap()) continue;
+    for (int stream = 0; stream < 2; ++stream) {
+      if (process.pipe(stream) >= 0) read_output(i, stream);
+    }
+    const int code = process.exit()->as_exit_code();
+    if (code == 0 || interrupted_by_ || stopped_) continue;
+    // The launcher on the node where a task failed has its code; the others end with 1.
+    if (exit_code_ <= 1) exit_code_ = code;
+    if (code == kSshFailed) {
+      output_->warn(fmt::format("{} can't be reached, or its connection broke ({} {})", nodes_[i].host,
+                                options_.ssh.front(), process.exit()->describe()));
+    }
+    if (!stop_at_) stop_at_ = Deadline::after(code == kSshFailed ? 0ms : 2 * options_.grace + 5s);
+  }
+}
+
+void HostLauncher::stop_all() {
+  stop_at_.reset();
+  stopped_ = true;
+  kill_at_ = Deadline::after(2 * options_.grace + 5s);
+  for (auto& node : nodes_) node.process->close_input();
+}
+
+bool HostLauncher::any_running() const {
+  return std::ranges::any_of(nodes_, [](const Node& node) { return node.process->running(); });
+}
+
+}  // namespace muster::detail
