@@ -1,6 +1,7 @@
 #pragma once
 
-// A group of ranks that reduce, gather and exchange buffers together. It knows bytes and dtypes, not tensors.
+// A group of ranks that reduce, gather and exchange buffers together. It knows bytes and dtypes; for
+// tensors there is tensor_collectives.h.
 //
 //   muster::Communicator& workers = job.communicator();
 //   auto gradients = workers.allocate(count * sizeof(float));      // memory that the host's ranks can reach
@@ -142,6 +143,11 @@ class Communicator {
 
   // For Muster's own rooms.
 
+  /// What the collectives and messages above do, with and without _async. `keep` is held until the operation
+  /// is done, or never will be: it may own the buffers.
+  void run(const detail::Operation& operation, std::optional<Deadline> deadline);
+  Work submit(const detail::Operation& operation, std::shared_ptr<const void> keep = {});
+
   /// Waits until something has broken the group, at most to the deadline.
   void wait_broken(Deadline deadline) const;
 
@@ -157,8 +163,6 @@ class Communicator {
   struct Core;
   Communicator(const Options& options, std::unique_ptr<Core> core);
   detail::Operation checked(detail::Operation operation) const;
-  void run(const detail::Operation& operation, std::optional<Deadline> deadline);
-  Work submit(const detail::Operation& operation);
   detail::OperationQueue& queue_of(const detail::Operation& operation);
 
   const int rank_;

@@ -187,12 +187,13 @@ void Communicator::run(const Operation& operation, std::optional<Deadline> deadl
                           deadline.value_or(Deadline::at(coarse_now() + options_->timeout)));
 }
 
-Work Communicator::submit(const Operation& operation) {
+Work Communicator::submit(const Operation& operation, std::shared_ptr<const void> keep) {
   Work work;
   work.state_ = std::make_shared<Work::State>();
   work.state_->queue = &queue_of(operation);
   work.state_->group = &core_->state;
-  work.state_->item = work.state_->queue->submit(checked(operation), Deadline::after(options_->timeout));
+  work.state_->item =
+      work.state_->queue->submit(checked(operation), Deadline::after(options_->timeout), std::move(keep));
   return work;
 }
 

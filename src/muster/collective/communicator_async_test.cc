@@ -118,6 +118,40 @@ TEST(Asynchronous, AWaitThatGivesUpBreaksTheGroup) {
   EXPECT_THAT(errors[1], ::testing::Not(""));
 }
 
+TEST(Asynchronous, WhatAnOperationKeepsLivesUntilItIsDone) {
+  const auto errors = RankGroup({.ranks = 2}).run([](Communicator& comm) {
+    float word = 0;
+    if (comm.rank() == 1) comm.receive(&word, 1, DType::kFloat32, 0);
+    auto data = std::make_shared<std::vector<float>>(1000, 1.0F);
+    const std::weak_ptr<std::vector<float>> watch = data;
+    const Operation operation = {
+        .collective = Collective::kAllReduce, .in = data->data(), .out = data->data(), .count = data->size()};
+    Work work = comm.submit(operation, std::move(data));
+    if (comm.rank() == 0) {
+      EXPECT_FALSE(watch.expired());
+      comm.send(&word, 1, DType::kFloat32, 1);
+    }
+    work.wait();
+    EXPECT_TRUE(watch.expired());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Asynchronous, WhatAnOperationKeepsIsFreedWithTheCommunicator) {
+  std::weak_ptr<float> watch;
+  const auto errors = RankGroup({.ranks = 2}).run([&](Communicator& comm) {
+    if (comm.rank() == 1) throw Error("this one leaves");
+    auto number = std::make_shared<float>(1);
+    watch = number;
+    Operation operation = {
+        .collective = Collective::kReceive, .in = number.get(), .out = number.get(), .count = 1, .peer = 1};
+    comm.submit(operation, number);
+    comm.submit(operation, std::move(number));  // which waits for the first to end
+  });
+  EXPECT_EQ(errors[1], "this one leaves");
+  EXPECT_TRUE(watch.expired());
+}
+
 TEST(History, KeepsTheLastOperations) {
   const auto errors = RankGroup({.ranks = 2}).run([](Communicator& comm) {
     std::vector<float> data(100);

@@ -8,10 +8,11 @@ namespace muster::detail {
 
 void OperationQueue::stop() {
   std::thread thread;
+  std::deque<std::shared_ptr<Item>> dropped;  // What they keep is freed without the mutex.
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    queue_.clear();
+    dropped.swap(queue_);
     changed_.notify_all();
     thread = std::move(thread_);
   }
@@ -54,10 +55,12 @@ void OperationQueue::run(const Operation& operation, Deadline deadline) {
   if (error) std::rethrow_exception(error);
 }
 
-std::shared_ptr<OperationQueue::Item> OperationQueue::submit(const Operation& operation, Deadline deadline) {
+std::shared_ptr<OperationQueue::Item> OperationQueue::submit(const Operation& operation, Deadline deadline,
+                                                             std::shared_ptr<const void> keep) {
   auto item = std::make_shared<Item>();
   item->operation = operation;
   item->deadline = deadline;
+  item->keep = std::move(keep);
   const MutexLock lock(mutex_);
   item->number = ++last_number_;
   queue_.push_back(item);
@@ -83,6 +86,7 @@ void OperationQueue::execute_front(Deadline limit) {
   } catch (...) {
     error = std::current_exception();
   }
+  item->keep.reset();
   mutex_.lock();
   item->error = error;
   item->done = true;

@@ -33,8 +33,9 @@ class OperationQueue {
     Operation operation;
     uint64_t number = 0;
     Deadline deadline = Deadline::never();
-    bool done = false;         ///< the queue's mutex guards it
-    std::exception_ptr error;  ///< likewise, until it is done
+    bool done = false;                 ///< the queue's mutex guards it
+    std::exception_ptr error;          ///< likewise, until it is done
+    std::shared_ptr<const void> keep;  ///< what the operation needs to live until it is done
   };
 
   explicit OperationQueue(Execute execute) : execute_(std::move(execute)) {}
@@ -45,8 +46,9 @@ class OperationQueue {
   /// Executes it in its turn and returns when it is done; throws what it threw.
   void run(const Operation& operation, Deadline deadline);
 
-  /// Queues it and returns.
-  std::shared_ptr<Item> submit(const Operation& operation, Deadline deadline);
+  /// Queues it and returns. `keep` is held until it is done, or never will be.
+  std::shared_ptr<Item> submit(const Operation& operation, Deadline deadline,
+                               std::shared_ptr<const void> keep = {});
 
   /// Waits for it, and helps where it can. False at the deadline.
   bool wait(Item& item, Deadline deadline);
