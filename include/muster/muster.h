@@ -20,4 +20,5 @@
 #include "muster/seed.h"
 #include "muster/shard.h"
 #include "muster/sync_batch_norm.h"
+#include "muster/tensor_collectives.h"
 #include "muster/trainer.h"

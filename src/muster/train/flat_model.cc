@@ -10,24 +10,17 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "muster/base/error.h"
+#include "muster/train/tensor_dtype.h"
 
 namespace muster::detail {
 namespace {
 
-DType dtype_of(const std::string& name, const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case torch::kFloat32:
-      return DType::kFloat32;
-    case torch::kFloat64:
-      return DType::kFloat64;
-    case torch::kFloat16:
-      return DType::kFloat16;
-    case torch::kBFloat16:
-      return DType::kBFloat16;
-    default:
-      raise<InvalidArgument>("the parameter {} is of type {}, which can't be trained", name,
-                             c10::toString(tensor.scalar_type()));
-  }
+DType trained_dtype(const std::string& name, const torch::Tensor& tensor) {
+  const auto dtype = dtype_of(tensor.scalar_type());
+  if (!dtype || !tensor.is_floating_point())
+    raise<InvalidArgument>("the parameter {} is of type {}, which can't be trained", name,
+                           c10::toString(tensor.scalar_type()));
+  return *dtype;
 }
 
 std::string line_of(const std::string& kind, const std::string& name, const torch::Tensor& tensor) {
@@ -92,7 +85,7 @@ FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
     if (!tensor.device().is_cpu())
       raise<InvalidArgument>("the parameter {} is on {}: Muster trains on the CPU", name,
                              tensor.device().str());
-    ParameterInfo info = {.name = name, .dtype = dtype_of(name, tensor), .shape = tensor.sizes().vec()};
+    ParameterInfo info = {.name = name, .dtype = trained_dtype(name, tensor), .shape = tensor.sizes().vec()};
     parameters_.push_back({.info = std::move(info), .tensor = tensor});
   }
   for (const auto& tensor : tensors()) {
@@ -215,7 +208,7 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = parameters_[i].tensor;
-    if (dtype_of(info(i).name, tensor) != info(i).dtype || tensor.sizes() != info(i).shape)
+    if (trained_dtype(info(i).name, tensor) != info(i).dtype || tensor.sizes() != info(i).shape)
       raise<InvalidArgument>("the parameter {} has another type or shape now", info(i).to_string());
     const auto keep = [memory](void*) {};
     auto view = torch::from_blob(memory.get() + layout.offset(i), tensor.sizes(), dense_strides(tensor), keep,

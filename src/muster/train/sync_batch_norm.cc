@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/communicator.h"
+#include "muster/tensor_collectives.h"
 
 namespace muster {
 
@@ -30,8 +31,8 @@ Tensor spread(const Tensor& values, const Tensor& like) {
 }
 
 Tensor sum_over_ranks(Communicator& communicator, const std::vector<Tensor>& parts) {
-  Tensor sums = torch::cat(parts).contiguous();
-  communicator.all_reduce(sums.data_ptr(), static_cast<size_t>(sums.numel()), DType::kFloat64);
+  Tensor sums = torch::cat(parts);
+  all_reduce(communicator, sums);
   return sums;
 }
 
