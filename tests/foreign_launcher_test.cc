@@ -1,15 +1,20 @@
-// The same program under launchers that know nothing of Muster: a real mpirun, and the variables of torchrun,
-// TensorFlow and Slurm.
+// The same program under launchers that know nothing of Muster: a real mpirun, a real torchrun, and the
+// variables of torchrun, TensorFlow and Slurm.
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
+
+#include "run_task.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/error.h"
 #include "muster/net/reserved_port.h"
 #include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
 
 namespace muster::detail {
 namespace {
@@ -62,6 +67,51 @@ TEST(Mpirun, TwoJobsOnOneHostStayApart) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     EXPECT_THAT(result.output, HasSubstr("the cluster has 2 tasks"));
   }
+}
+
+// Runs `command` under torchrun as docs/launching.md has it for Debian 12, which newer versions take as well.
+// Its rendezvous is on a free port, since its usual one is the same for all jobs of a host, and it looks
+// after its workers ten times a second.
+ProcessCluster::Result run_torchrun(const std::vector<std::string>& command) {
+  const auto logs =
+      std::filesystem::temp_directory_path() / fmt::format("foreign_launcher_test.{}", getpid());
+  std::vector<std::string> full = {
+      "bash", "-c",
+      MUSTER_TEST_TORCHRUN
+      " --nproc_per_node 2 --no_python -r 1 -t 1 --log_dir \"$0\" --rdzv_backend c10d"
+      " --rdzv_endpoint localhost:0 --monitor_interval 0.1 \"$@\"",
+      logs.string()};
+  full.insert(full.end(), command.begin(), command.end());
+  ProcessCluster cluster;
+  auto result = cluster.wait(cluster.start({.command = full}), soon());
+  std::filesystem::remove_all(logs);
+  return result;
+}
+
+int fail_as_worker_1(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
+    fmt::print("{} is here\n", job.task().name);
+    job.barrier("all are here");
+    if (job.rank() == 1) throw Error("the disk of this task is full");
+    job.barrier("the end");
+  });
+}
+
+const testing::TaskRegistration kFailAsWorker1("fail_as_worker_1", fail_as_worker_1);
+
+TEST(Torchrun, StartsWorkersThatFindEachOther) {
+  const auto result = run_torchrun({hello()});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("[default0]:hello from worker/0 (started by: torchrun)"),
+                                   HasSubstr("[default1]:hello from worker/1 (started by: torchrun)"),
+                                   HasSubstr("the cluster has 2 tasks")));
+}
+
+TEST(Torchrun, EndsWithAnErrorWhenAWorkerFails) {
+  const auto result = run_torchrun({testing::self_path(), "--task-main=fail_as_worker_1"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/0 is here"), HasSubstr("worker/1 is here"),
+                                   HasSubstr("the disk of this task is full")));
 }
 
 TEST(Torchrun, RanksFindEachOtherBesideItsOwnStore) {
