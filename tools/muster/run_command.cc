@@ -94,9 +94,9 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
       "or that of the task that failed (128 + signal when a signal ended it). With --strategy ps-... the\n"
       "job goes on without a worker that fails, unless it was the last.\n\n"
       "  muster run --workers 2 --precision bf16 -- mnist --epochs 5\n"
-      "  muster run --workers 8 --hosts h1,h2 -- train\n"
-      "  muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- train    # on h1\n"
-      "  muster run --workers 8 --nnodes 2 --node-rank 1 --coordinator h1:2222 -- train    # on h2");
+      "  muster run --hosts h1,h2 --workers 8 -- program\n"
+      "  h1$ muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- program\n"
+      "  h2$ muster run --workers 8 --nnodes 2 --node-rank 1 --coordinator h1:2222 -- program");
 }
 
 void RunCommand::Impl::add_node_flags() {

@@ -1,0 +1,168 @@
+"""What tests/documented_commands/test does with each command of the documents: a row a command.
+
+Run(command, expect): the command is run in a shell, in a folder that looks like the source tree after a build, with the built
+programs in PATH; its exit code and its output are held. A row of several lines runs them in one shell, one after the other;
+lines with a prompt (h1$) run on that host, all at the same time. The hosts h0 to h3 are network namespaces, and can be reached
+by these names. Lines with #SBATCH make the row a batch script, under an srun and a scontrol that set the variables of Slurm and
+start tasks on h1, h2, ... (Slurm itself is not there).
+
+    code         the exit code, 0 unless told
+    program      what stands for the word `program`: hello_cluster unless told. "any flags" prints its flags and says hello
+    replace      text of the command that only a reader can know -> what is run instead
+    add          is put at the end of the command, as fewer rounds for a benchmark
+    shell        the shell text that is run, where the command alone would not do; {command} is the command
+    hosts        the shell text needs the hosts: `on h1 COMMAND` runs there, `wait_for_all` ends with the code of those behind &
+    fakes        a folder of fakes/ that comes first in PATH
+    environment  variables
+
+Elsewhere(command, test): the command takes long, or changes the machine. `test` is the name of a test that ctest runs, or a
+script of the repository that has the command in it.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Run:
+    commands: str
+    expect: list = dataclasses.field(default_factory=list)  # texts, and Numbers
+    code: int = 0
+    program: str = "hello_cluster"
+    replace: dict = dataclasses.field(default_factory=dict)
+    add: str = ""
+    shell: str = "{command}"
+    hosts: bool = False
+    fakes: str = ""
+    environment: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Elsewhere:
+    commands: str
+    test: str
+
+
+@dataclasses.dataclass
+class Number:
+    """A pattern that the output must have, with a number in it that must lie between two bounds."""
+    pattern: str
+    least: float = float("-inf")
+    most: float = float("inf")
+
+
+# Programs reach more than these bounds: mnist 91 to 97 %, gan 79 to 90 % of the points, recommend a loss of 0.56 where tossing a
+# coin gives 0.69.
+MNIST = Number(r"accuracy ([\d.]+) % on 1000 test digits", least=85)
+GAN = Number(r"([\d.]+) % of the generator's points are in a cloud", least=60)
+RECOMMEND = Number(r"loss ([\d.]+); ", most=0.6)
+
+HELLO = "hello from worker/0 (started by: "
+SHORTEST = " --rounds 1 --progress off"
+
+
+def timed(ranks, size):
+    """A line of the table of `muster bench`, with Muster's time."""
+    return Number(rf"\n +{ranks} +{size} +([\d.]+) ", least=0)
+
+
+
+ROWS = [
+    # Training.
+    Run("mnist", [MNIST]),
+    Run("muster run --workers 2 -- mnist", [MNIST]),
+    Run("muster run --workers 2 --strategy ps-async -- mnist", [MNIST]),
+    Run("muster run --workers 4 --ps 2 --strategy ps-sync -- mnist", [MNIST]),
+    Run("muster run --workers 2 --precision bf16 -- mnist --epochs 5", [MNIST]),
+    Run("mpirun -n 2 mnist", [MNIST]),
+    Run("gan", [GAN]),
+    Run("muster run --workers 2 -- gan", [GAN]),
+    Run("muster run --workers 2 --strategy ps-async -- gan", [GAN]),
+    Run("muster run --ps 2 --workers 2 --strategy ps-async -- recommend", [RECOMMEND]),
+
+    # muster run.
+    Run("muster run --help", ["--max-restarts", "h1$ muster run"]),
+    Run("program", [HELLO + "none)"]),
+    Run("program --help", ["--strategy", "--join-timeout"]),
+    Run("muster run --workers 2 -- program", ["the cluster has 2 tasks"]),
+    Run("muster run --workers 2 -- hello_cluster", ["the cluster has 2 tasks"]),
+    Run("muster run --workers 2 --ps 1 --strategy none -- hello_cluster", ["the cluster has 3 tasks", "hello from ps/0"]),
+    Run("muster run --workers 2 --strategy ps-sync -- program", ["the cluster has 3 tasks", "a server"]),
+    Run("muster run --workers 4 --ps 2 --strategy ps-sync -- program --its --flags",
+        ["flags: --its --flags", "the cluster has 6 tasks"], program="any flags"),
+    Run("muster run --max-restarts", [HELLO], add=" 1 --workers 2 -- program"),
+    Run("muster run ... | head", ["worker/0 | y", "nobody reads the output any more"], replace={"...": "-- yes"}, code=141),
+    Run("""export MUSTER_SECRET=$(openssl rand -hex 16)
+           h1$ muster run --workers 8 --nnodes 2 --node-rank 0 --coordinator h1:2222 -- program
+           h2$ muster run --workers 8 --nnodes 2 --node-rank 1 --coordinator h1:2222 -- program""",
+        ["the cluster has 8 tasks", "hello from worker/7"]),
+    Run("""h1$ program --task worker/0 --cluster 'worker=h1:2222,h2:2222'
+           h2$ program --task worker/1 --cluster 'worker=h1:2222,h2:2222'""",
+        ["the cluster has 2 tasks", "hello from worker/1"]),
+    Run("program --strategy ps-sync", [HELLO + "TF_CONFIG)", "the cluster has 3 tasks", "a server"], hosts=True, shell="""
+        for task in h0:chief h1:worker h2:ps; do
+          export TF_CONFIG='{{"cluster": {{"chief": ["h0:2222"], "worker": ["h1:2222"], "ps": ["h2:2222"]}}, '
+          TF_CONFIG+="\\"task\\": {{\\"type\\": \\"${{task#*:}}\\", \\"index\\": 0}}}}"
+          on "${{task%:*}}" "{command}" &
+        done
+        wait_for_all"""),
+
+    # Other launchers.
+    Run("mpirun -n 2 hello_cluster", [HELLO + "Open MPI)", "the cluster has 2 tasks"]),
+    Run("mpirun -n 4 program", [HELLO + "Open MPI)", "the cluster has 4 tasks"]),
+    Run("mpirun -x MUSTER_COORDINATOR=h1:2222 -x MUSTER_SECRET ...", ["the cluster has 2 tasks"],
+        replace={"...": "-n 2 program"}, hosts=True, shell='on h1 "{command}"', environment={"MUSTER_SECRET": "s"}),
+    # Debian 12 has PyTorch 1.13, which does not know these names of flags; the document says so.
+    Run("torchrun --nproc-per-node 2 --no-python program", ["unrecognized arguments: --nproc-per-node"], code=2),
+    Run("torchrun --nproc_per_node 2 --no_python -r 1 -t 1 program", [MNIST, "[default0]:"], program="mnist"),
+    Run("""#SBATCH --nodes 2 --ntasks-per-node 4
+           export MUSTER_SECRET=$(openssl rand -hex 16)
+           srun program""",
+        [HELLO + "Slurm)", "the cluster has 8 tasks"]),
+    Run("""#SBATCH --nodes 2 --ntasks-per-node 1
+           srun bash -c 'muster run --workers 8 --ps 2 --strategy ps-sync --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID """
+        """--coordinator $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1):2222 -- program'""",
+        [HELLO + "Muster)", "the cluster has 10 tasks"]),
+    Run("srun --no-kill --kill-on-bad-exit=0", [HELLO + "Slurm)", "the cluster has 2 tasks"], add=" program",
+        shell="#SBATCH --nodes 1 --ntasks-per-node 2\n{command}"),
+
+    # Benchmarks.
+    Elsewhere("muster bench train", "bench.train"),
+    Elsewhere("muster bench ps", "bench.ps"),
+    Run("muster bench --explain", ["halving-doubling"]),
+    Run("muster bench train --help", ["ddp-installed", "ResNet-18"]),
+    Run("muster bench allreduce --workers 2", [timed(2, "64")], add=" --sizes 64 --peers openmpi --samples 1" + SHORTEST),
+    # MPICH is installed by scripts/bootstrap bench only.
+    Run("muster bench allreduce --workers 2,4 --sizes 8:256M --peers gloo,openmpi,mpich", [timed(2, "8"), timed(4, "8")],
+        replace={"8:256M": "8", ",mpich": ""}, add=" --samples 1" + SHORTEST),
+    Run("muster bench allreduce --transport tcp --workers 2,4 --sizes 64K:64M", [timed(2, "64K"), timed(4, "64K")],
+        replace={"64K:64M": "64K"}, add=" --peers openmpi --samples 1" + SHORTEST),
+    Run("muster bench train --models a,c --optimizers adam --floor --json train.json --plot train.svg", ["</svg>"],
+        replace={"a,c": "a"}, add=" --peers loop --seconds 0.01" + SHORTEST, shell="{command} && tail -n 1 train.svg"),
+    Run("muster bench train --strategies", ["ps-sync"],
+        add=" allreduce,ps-sync --models a --optimizers adam --workers 2 --seconds 0.01" + SHORTEST),
+    Run("bench/network", ["of the line rate"], hosts=True, add=" --hosts 2 --bytes 65536 --samples 1"),
+    Run("bench/network --workers 4 --servers 1,2", ["pushed and pulled"], hosts=True,
+        replace={"--workers 4": "--workers 2"}, add=" --bytes 65536 --samples 1"),
+
+    # Building and testing.
+    Run("scripts/demo", ["cmake --build --preset release --target muster mnist", MNIST], fakes="build"),
+    Elsewhere("scripts/test", ".ci/run"),
+    Run("scripts/test asan", ["cmake --build --preset asan", "ctest --preset asan"], fakes="build"),
+    Run("scripts/test debug", ["cmake --build --preset debug", "ctest --preset debug"], fakes="build"),
+    Run("scripts/bootstrap", ["bootstrap: installing g++", "libtorch-dev", "bootstrap: done"], fakes="debian"),
+    Run("scripts/bootstrap bench", ["bootstrap: installing g++", "mpich", "bootstrap: done"], fakes="debian"),
+    Run("scripts/build PRESET [TARGET...]", ["cmake --build --preset release --target mnist"],
+        replace={"PRESET": "release", "[TARGET...]": "mnist"}, fakes="build"),
+    Run("scripts/build release muster-bench", ["cmake --build --preset release --target muster-bench"], fakes="build"),
+    Run("cmake --preset release", ["cmake --preset release"], fakes="build"),
+    Run("cmake --build --preset release", ["cmake --build --preset release"], fakes="build"),
+    Run("cmake --preset release -DMUSTER_TEST_HOSTS=OFF", ["cmake --preset release"], fakes="build"),
+    Elsewhere("cmake --install build/release --prefix ...", "package.find_package"),
+    Run("ctest --preset release -R Launcher", ["LauncherFailuresTest"], add=" -N"),
+    Run("build/release/bin/muster_trainer_test --gtest_filter='Trainer*'", ["Trainer"], add=" --gtest_list_tests"),
+    Run("scripts/check-format --fix", ["int f();"],
+        shell="git init -q . && echo 'int  f( );' >f.cc && {command} && cat f.cc"),
+    Elsewhere("scripts/tidy", "scripts/test"),
+    Elsewhere("scripts/check-threads", "scripts/test"),
+    Elsewhere("scripts/check-layers", "scripts/test"),
+]
