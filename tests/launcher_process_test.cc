@@ -100,6 +100,23 @@ int throw_in_worker_1(const std::vector<std::string>&) {
 
 const testing::TaskRegistration kThrowInWorker1("throw_in_worker_1", throw_in_worker_1);
 
+// The others take longer to end than a launcher waits that does not know them.
+int throw_in_worker_1_and_end_slowly(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
+    job.barrier("start");
+    if (job.task().name == "worker/1") throw Error("no more disk in worker 1");
+    try {
+      job.barrier("never");
+    } catch (const Aborted&) {
+      std::this_thread::sleep_for(1500ms);
+      throw;
+    }
+  });
+}
+
+const testing::TaskRegistration kThrowInWorker1AndEndSlowly("throw_in_worker_1_and_end_slowly",
+                                                            throw_in_worker_1_and_end_slowly);
+
 // Its argument need not be UTF-8.
 int throw_argument_in_worker_1(const std::vector<std::string>& arguments) {
   return run_task([&](Job& job) {
@@ -270,6 +287,14 @@ TEST_F(LauncherTest, AnExceptionIsSaidTwiceAndTheOthersAreNotBlamed) {
                                    Not(HasSubstr("the job failed:"))));
   EXPECT_EQ(count_of(result.output, "no more disk in worker 1"), 2U) << result.output;
   EXPECT_EQ(count_of(result.output, "stopped, because worker/1 (host "), 2U) << result.output;
+}
+
+TEST_F(LauncherTest, TasksThatAreSlowToEndStillSayWhoHasFailed) {
+  const auto result = run_to_end(
+      {"--workers", "3", "--grace", "1m", "--", self(), "--task-main=throw_in_worker_1_and_end_slowly"});
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  for (const char* task : {"worker/0", "worker/2"})
+    EXPECT_THAT(result.output, ContainsRegex(fmt::format("{} . I .*stopped, because worker/1", task)));
 }
 
 TEST_F(LauncherTest, ATaskThatIsSlowToEndAfterItsFailureIsBlamedAllTheSame) {

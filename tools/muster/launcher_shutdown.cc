@@ -18,8 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// When the job is aborted, tasks on Muster hear it themselves and end with a message; only then they are told
-// by signal.
+// When the job is aborted, tasks that have entered it hear so themselves and end with a message: they have
+// the grace period for that, since a machine may be slow. Where tasks have not entered, because they are not
+// on Muster or it is too early, they are told by signal after this time.
 constexpr auto kDrainTime = 500ms;
 // Of a task that ends well, and yet has not left the job.
 constexpr const char* kInTheMiddle =
@@ -113,7 +114,8 @@ void Launcher::begin_finishing() {
 void Launcher::begin_stopping(int exit_code, bool at_once) {
   status_ = Status::kStopping;
   if (!exit_code_) exit_code_ = exit_code;
-  term_at_ = Deadline::after(at_once ? 0ms : kDrainTime);
+  const auto drain_time = nodes_->assembled() ? options_.grace : kDrainTime;
+  term_at_ = Deadline::after(at_once ? 0ms : drain_time);
   kill_at_.reset();
   if (interrupted_) {
     nodes_->abort("the user stopped the job", std::nullopt);

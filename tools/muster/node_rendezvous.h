@@ -58,6 +58,9 @@ class NodeRendezvous {
   /// A task of this node has ended in this way, and will not be started again. False when that ends the job.
   bool task_ended(const TaskName& task, const std::string& how);
 
+  /// All tasks of the job have entered it: they hear by themselves when it is aborted.
+  bool assembled() const { return member_->assembled(); }
+
   /// All workers of the job have left or failed.
   bool finished() const { return member_->finished(); }
 

@@ -100,6 +100,11 @@ class Member::Impl {
         [] { return std::string("the workers did not finish in time"); });
   }
 
+  bool assembled() {
+    const MutexLock lock(mutex_);
+    return tasks_.all().has_value();
+  }
+
   bool finished() {
     const MutexLock lock(mutex_);
     return finished_;
@@ -551,6 +556,10 @@ std::vector<std::string> Member::gather(const std::string& name, const std::stri
 
 void Member::abort(const std::string& reason, const std::optional<TaskName>& by) {
   impl_->abort(reason, by);
+}
+
+bool Member::assembled() const {
+  return impl_->assembled();
 }
 
 void Member::wait_finished(Deadline deadline) {

@@ -69,6 +69,9 @@ class Member {
   /// incarnation of a task, which enters a job that is assembled, gets this at once.
   std::vector<TaskInfo> wait_assembled(Deadline deadline);
 
+  /// Whether that wait is over.
+  bool assembled() const;
+
   /// The task's latest incarnation. Waits for a new one when it has failed.
   TaskInfo find(const TaskName& task, Deadline deadline);
 
