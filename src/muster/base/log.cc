@@ -54,21 +54,7 @@ class LineSink : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    {
-      auto& log = process_log();
-      const MutexLock lock(log.mutex);
-      if (log.sink) return log.sink({line.data(), line.size()});
-    }
-    // One write a line: lines of several processes that share a pipe do not mix.
-    const char* data = line.data();
-    size_t left = line.size();
-    while (left > 0) {
-      const ssize_t written = ::write(STDERR_FILENO, data, left);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return;
-      data += written;
-      left -= static_cast<size_t>(written);
-    }
+    write_lines({line.data(), line.size()});
   }
   void flush_() override {}
 };
@@ -133,6 +119,21 @@ void set_log_sink(LogSink sink) {
   auto& log = process_log();
   const MutexLock lock(log.mutex);
   log.sink = std::move(sink);
+}
+
+// One write: lines of several processes that share a pipe do not mix.
+void write_lines(std::string_view lines) {
+  {
+    auto& log = process_log();
+    const MutexLock lock(log.mutex);
+    if (log.sink) return log.sink(lines);
+  }
+  while (!lines.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, lines.data(), lines.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    lines.remove_prefix(static_cast<size_t>(written));
+  }
 }
 
 void flush_log() {

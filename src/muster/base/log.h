@@ -45,6 +45,9 @@ std::string log_task();
 using LogSink = std::function<void(std::string_view line)>;
 void set_log_sink(LogSink sink);
 
+/// Lines as they are, each with its newline, to where the log goes; in one write.
+void write_lines(std::string_view lines);
+
 void flush_log();
 
 /// A format string that knows the line it stands on.

@@ -71,6 +71,13 @@ TEST_F(LogTest, LevelsBelowTheThresholdAreSilent) {
   EXPECT_EQ(lines.size(), 1u);
 }
 
+TEST_F(LogTest, LinesCanBeWrittenAsTheyAre) {
+  set_log_level(LogLevel::kOff);
+  write_lines("one {}\ntwo\n");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "one {}\ntwo\n");
+}
+
 TEST_F(LogTest, BracesInAnArgumentAreNotAFormat) {
   log_info("{}", "{not} {a} {format}");
   EXPECT_NE(lines[0].find("{not} {a} {format}"), std::string::npos);

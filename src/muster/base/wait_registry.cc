@@ -38,6 +38,22 @@ std::string WaitRegistry::doing() const {
                      format_seconds(Clock::now() - call_.since));
 }
 
+std::string WaitRegistry::describe() const {
+  std::vector<std::string> parts;
+  for (const Wait& wait : waits()) {
+    if (!wait.of.empty()) continue;
+    const WaitFor& wait_for = wait.wait_for;
+    parts.push_back(fmt::format("waits in {}{}{} since {}", wait.inside.empty() ? wait_for.what : wait.inside,
+                                wait_for.tasks.empty() ? "" : " for ", fmt::join(wait_for.tasks, ", "),
+                                format_seconds(Clock::now() - wait.since)));
+  }
+  if (parts.empty()) {
+    const std::string does = doing();
+    return does.empty() ? "" : "is " + does;
+  }
+  return fmt::format("{}", fmt::join(parts, ", and "));
+}
+
 void WaitRegistry::set_doing_otherwise(std::function<std::string()> otherwise) {
   const MutexLock lock(mutex_);
   otherwise_ = std::move(otherwise);

@@ -71,6 +71,10 @@ class WaitRegistry {
   std::string doing() const;
   void set_doing_otherwise(std::function<std::string()> otherwise);
 
+  /// What this task waits for, or else does, for people: "waits in barrier 'start' since 12.0 s", "waits in
+  /// step 81 for worker/1 since 3.2 s", "is in step 81 since 3.2 s". May be empty.
+  std::string describe() const;
+
   /// What a server holds back, and from whom: replaces what the same owner said before.
   void set_held(const void* owner, std::vector<Wait> held);
 

@@ -118,6 +118,21 @@ TEST(WaitRegistry, AServerReplacesWhatItSaid) {
   EXPECT_THAT(registry.waits(), IsEmpty());
 }
 
+TEST(WaitRegistry, ItSaysInWordsWhatTheTaskWaitsForOrElseDoes) {
+  WaitRegistry registry;
+  EXPECT_EQ(registry.describe(), "");
+  int owner = 0;
+  registry.set_held(&owner, {{.of = "worker/0", .wait_for = {.what = "its own"}}});
+  {
+    ScopedWait wait(&registry, wait_for("barrier 'a'"));
+    wait.show();
+    EXPECT_THAT(registry.describe(), StartsWith("waits in barrier 'a' for worker/1 since "));
+    const ScopedCall call(&registry, "step", 81);
+    EXPECT_THAT(registry.describe(), StartsWith("waits in step 81 for worker/1 since "));
+  }
+  EXPECT_THAT(registry.describe(), StartsWith("is out of step 81 since "));
+}
+
 TEST(WaitRegistry, WithoutOneNothingHappens) {
   ScopedWait wait(nullptr, wait_for("a"));
   wait.show();
