@@ -1,17 +1,21 @@
 // `muster run` as a user has it: what it shows, which code it exits with, and that nothing is left behind
 // however it ends.
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "gate.h"
 #include "run_task.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/descriptor.h"
 #include "muster/base/error.h"
 #include "muster/communicator.h"
 #include "muster/net/reserved_port.h"
@@ -166,6 +170,26 @@ int exit_in_the_middle(const std::vector<std::string>& arguments) {
 }
 
 const testing::TaskRegistration kExitInTheMiddle("exit_in_the_middle", exit_in_the_middle);
+
+// Not by read(), in which ThreadSanitizer keeps signals from a thread.
+[[gnu::noinline]] void poll_in_worker_1(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  pollfd entry = {.fd = file.get(), .events = POLLIN, .revents = 0};
+  while (poll(&entry, 1, -1) != 1) {
+  }
+}
+
+// Worker 1 waits for the gate at the path that is its argument, and the others for it in a barrier.
+int hang_in_worker_1(const std::vector<std::string>& arguments) {
+  return run_task([&](Job& job) {
+    fmt::print("{} begins\n", job.task().name);
+    if (job.task().name == "worker/1") poll_in_worker_1(arguments.front());
+    job.barrier("held up");
+    fmt::print("{} has gone on\n", job.task().name);
+  });
+}
+
+const testing::TaskRegistration kHangInWorker1("hang_in_worker_1", hang_in_worker_1);
 
 std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -628,6 +652,61 @@ TEST_F(LauncherTest, UserSignalsGoToTheTasks) {
     EXPECT_THAT(result.output, AllOf(HasSubstr("passed on to 2 tasks"), HasSubstr("worker/0 | saved"),
                                      HasSubstr("worker/1 | saved")));
   }
+  EXPECT_TRUE(nothing_left());
+}
+
+// The lines of one task, by what the launcher puts in front of them.
+std::string lines_of(const std::string& task, const std::string& output) {
+  std::string lines;
+  std::istringstream all(output);
+  for (std::string line; std::getline(all, line);) {
+    if (line.starts_with(task)) lines += line + "\n";
+  }
+  return lines;
+}
+
+// The tasks have a shell around them, which SIGQUIT would end.
+TEST_F(LauncherTest, QuitPrintsTheStacksOfAllTasksAndTheJobGoesOn) {
+  const Gate gate;
+  const int launcher =
+      start({"--workers", "2", "--", "sh", "-c",
+             fmt::format("{} --task-main=hang_in_worker_1 {}; code=$?; echo ended $code; exit $code", self(),
+                         gate.path())});
+  cluster.wait_for_output(launcher, "worker/1 begins", soon());
+  const auto deadline = soon();
+  std::string output;
+  do {  // until both have come to where they hang
+    const size_t before = cluster.output(launcher).size();
+    cluster.signal_group(launcher, SIGQUIT);
+    do {
+      std::this_thread::sleep_for(10ms);
+      output = cluster.output(launcher).substr(before);
+    } while (!deadline.expired() && (output.find("end of the stacks of worker/0") == std::string::npos ||
+                                     output.find("end of the stacks of worker/1") == std::string::npos));
+  } while (!deadline.expired() && (output.find("JobContext::barrier") == std::string::npos ||
+                                   output.find("poll_in_worker_1") == std::string::npos));
+  gate.open();
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(output, HasSubstr("SIGQUIT: passed on to 2 tasks"));
+  EXPECT_THAT(lines_of("worker/0", output),
+              AllOf(ContainsRegex("stacks of the [0-9]+ threads of worker/0 \\(pid "),
+                    HasSubstr("muster::detail::JobContext::barrier("),
+                    HasSubstr("end of the stacks of worker/0, which waits in barrier 'held up' since")));
+  EXPECT_THAT(lines_of("worker/1", output),
+              AllOf(HasSubstr("poll_in_worker_1("), Not(HasSubstr("JobContext::barrier"))));
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/0 has gone on"), HasSubstr("worker/1 has gone on"),
+                                   HasSubstr("worker/1 | ended 0")));
+}
+
+TEST_F(LauncherTest, QuitEndsTasksThatHaveNoHandlerForIt) {
+  const int launcher = start({"--workers", "2", "--", "sh", "-c", "echo up; exec sleep " + mark});
+  cluster.wait_for_output(launcher, "worker/0 | up", soon());
+  cluster.wait_for_output(launcher, "worker/1 | up", soon());
+  cluster.signal_group(launcher, SIGQUIT);
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 128 + SIGQUIT) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("was killed by signal 3 (SIGQUIT)"));
   EXPECT_TRUE(nothing_left());
 }
 

@@ -12,7 +12,8 @@
 // exception from `body` is logged, ends the job for every task with its text as the reason, and makes the
 // exit code 1; a mistake in flags or variables makes it 2, and so does a flag of the program's with the name
 // of one of Muster's. With --strategy ps-..., tasks of the job "ps" serve parameters instead. It throws
-// nothing, and is called once, before the program makes threads; a second call says so, and gives 2.
+// nothing, and is called once, before the program makes threads; a second call says so, and gives 2. While
+// it runs, SIGQUIT prints the stacks of all threads, unless it was ignored or had a handler before.
 
 #include <functional>
 

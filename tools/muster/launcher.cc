@@ -238,7 +238,8 @@ void Launcher::read_signals() {
   while (const auto number = signals_.next()) {
     if (LauncherSignals::is_for_tasks(*number)) {
       say(fmt::format("{}: passed on to {} tasks", signal_name(*number), tasks_.size()));
-      for (const auto& task : tasks_) task.process->signal(*number);
+      for (const auto& task : tasks_)
+        *number == SIGQUIT ? task.process->signal_handlers(*number) : task.process->signal(*number);
     } else if (interrupted_) {  // the user means it
       stop_tasks(SIGKILL);
     } else {

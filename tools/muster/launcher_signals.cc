@@ -12,7 +12,7 @@
 namespace muster::detail {
 namespace {
 
-constexpr std::array<int, 5> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr std::array<int, 6> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 bool is_ignored(int number) {
   struct sigaction action {};
@@ -50,7 +50,7 @@ std::optional<int> LauncherSignals::next() const {
 }
 
 bool LauncherSignals::is_for_tasks(int number) {
-  return number == SIGUSR1 || number == SIGUSR2;
+  return number == SIGUSR1 || number == SIGUSR2 || number == SIGQUIT;
 }
 
 std::string signal_name(int number) {

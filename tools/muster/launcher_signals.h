@@ -28,7 +28,7 @@ class LauncherSignals {
   bool outlives_readers() const { return outlives_readers_; }
 
   /// Whether a signal is passed on to the tasks: Slurm sends USR1, for example, when the time of a job is
-  /// nearly over (--signal).
+  /// nearly over (--signal), and QUIT asks programs on Muster for their stacks.
   static bool is_for_tasks(int number);
 
  private:

@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/text.h"
 
 namespace muster::detail {
 namespace {
@@ -23,6 +26,16 @@ std::array<int, 2> make_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) raise<SystemError>("no pipe: {}", describe_errno(errno));
   return ends;
+}
+
+bool handles(pid_t process, int number) {
+  std::ifstream status(fmt::format("/proc/{}/status", process));
+  const std::string caught = "SigCgt:";
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with(caught)) continue;
+    return (std::stoull(line.substr(caught.size()), nullptr, 16) >> (number - 1) & 1) != 0;
+  }
+  return false;
 }
 
 }  // namespace
@@ -136,6 +149,20 @@ void TaskProcess::signal(int number) const {
   if (!running()) return;
   kill(-pid_, number);
   kill(-pid_, SIGCONT);
+}
+
+void TaskProcess::signal_handlers(int number) const {
+  if (!running()) return;
+  bool is_handled = false;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const auto process = parse_integer(entry.path().filename().string());
+    if (!process || getpgid(static_cast<pid_t>(*process)) != pid_) continue;
+    if (!handles(static_cast<pid_t>(*process), number)) continue;
+    is_handled = true;
+    kill(static_cast<pid_t>(*process), number);
+  }
+  if (!is_handled) signal(number);
 }
 
 bool TaskProcess::reap() {

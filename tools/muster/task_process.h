@@ -65,6 +65,10 @@ class TaskProcess {
   /// To the whole group; a stopped process is woken, so that it can obey.
   void signal(int number) const;
 
+  /// To those of the group that have a handler for it, so that a shell around a program is not ended by what
+  /// the program knows how to take; to the whole group when none has.
+  void signal_handlers(int number) const;
+
   /// Takes the exit status if it has ended; then nothing of its group is left running.
   bool reap();
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/flags.h"
 #include "muster/base/log.h"
+#include "muster/base/thread_stacks.h"
 #include "muster/base/tune.h"
 #include "muster/job/job_context.h"
 #include "muster/job/serve.h"
@@ -46,8 +48,12 @@ void report(JobContext& job, const std::exception& error) {
   job.abort(message);
 }
 
-int run_body(Job& job, const std::function<void(Job&)>& body) {
+int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stacks) {
   JobContext& context = job.context();
+  const std::string name = context.task().short_name();
+  stacks.describe(name, [&context] { return context.waits().describe(); });
+  // The stacks can still be asked for when the job is gone.
+  const std::shared_ptr<void> forget(nullptr, [&](void*) { stacks.describe(name, nullptr); });
   try {
     warn_about_tuning(context);
     if (context.is_server() && context.servers_serve()) {
@@ -88,6 +94,8 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void(Job&)>& b
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   setvbuf(stdout, nullptr, _IOLBF,
           0);  // a launcher reads our output through a pipe: it should see lines, not blocks
+  // Before it enters the job and until it has left it: it may hang there, too.
+  ThreadStacks stacks;
   std::unique_ptr<Job> job;
   try {
     config.read_environment(Environment::of_process());
@@ -99,7 +107,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void(Job&)>& b
     log_error("{}", text_without_stack(error));
     return 1;
   }
-  return run_body(*job, body);
+  return run_body(*job, body, stacks);
 }
 
 int run(int argc, char** argv, const std::function<void(Job&)>& body) {
