@@ -12,7 +12,7 @@ start tasks on h1, h2, ... (Slurm itself is not there).
     add          is put at the end of the command, as fewer rounds for a benchmark
     shell        the shell text that is run, where the command alone would not do; {command} is the command
     hosts        the shell text needs the hosts: `on h1 COMMAND` runs there, `wait_for_all` ends with the code of those behind &
-    fakes        a folder of fakes/ that comes first in PATH
+    fakes        a folder of fakes/ that comes first in PATH; that of ssh reaches the hosts (SshLauncherTest has a real one)
     environment  variables
 
 Elsewhere(command, test): the command takes long, or changes the machine. `test` is the name of a test that ctest runs, or a
@@ -106,6 +106,50 @@ ROWS = [
         done
         wait_for_all"""),
 
+    Run("muster run --workers 2 --ps 1 --strategy ps-sync -- program", ["the cluster has 3 tasks", "a server"]),
+    Run("muster run --workers 4 --log-dir logs --only worker/0 -- program", ["logs are kept in logs/", "worker/0 | hello"]),
+    Run("muster run --workers 2 --log-level debug --timestamps -- program", [Number(r"\n\d\d:\d\d:(\d\d).\d{3} worker/1 ")]),
+    Run("muster run --workers 2 --dry-run -- program", ["# worker/1 of 2 tasks, on any core\nenv "]),
+    Run("muster run --workers 2 --strategy ps-sync --dry-run -- program", ["# ps/0 of 3 tasks", "MUSTER_STRATEGY=ps-sync"]),
+    Run("muster run --workers 2 --stall-warning 2s --collective-timeout 30s -- program", ["the cluster has 2 tasks"]),
+    Run("muster run --workers 2 --heartbeat-timeout 1h --collective-timeout 1h -- program", ["the cluster has 2 tasks"]),
+    Run("muster run --workers 2 --slow worker/1:3x -- program", ["the cluster has 2 tasks"]),
+    Run("""ulimit -c unlimited
+           muster run --workers 2 -- program""", ["the cluster has 2 tasks"]),
+    Run("muster COMMAND --help", ["--hostfile"], replace={"COMMAND": "run"}),
+    Run("muster info", ["\nprocessor  ", "\nlauncher     none"]),
+    Run("muster manual --format markdown", ["# Flags"]),
+
+    # Debuggers. What a debugger says of the program depends on the machine: that it knows a stack is enough.
+    Run("muster run --workers 2 -- bash -c 'if [ \"$RANK\" = 1 ]; then exec gdb -batch -ex run -ex \"thread apply all bt\" "
+        "--args program; else exec program; fi'", ["exited normally", "the cluster has 2 tasks"]),
+    Run("gdb -p 4711", ["#0"], replace={"4711": "$!"}, add=" -batch -ex bt", shell="sleep 100 & {command}; kill $!"),
+    Run("gdb program core", ["#0"], replace={"program": "$(command -v sleep)"}, add=" -batch -ex bt",
+        shell="sleep 100 & gcore -o made $! && mv made.$! core; kill $!; {command}"),
+    Elsewhere("kill -QUIT 4711", "LauncherTest.QuitPrintsTheStacksOfAllTasksAndTheJobGoesOn"),
+    Elsewhere("kill -QUIT", "LauncherTest.QuitPrintsTheStacksOfAllTasksAndTheJobGoesOn"),
+
+    # Several hosts by ssh.
+    Run("muster run --hosts h1,h2 --workers 8 -- program", ["the cluster has 8 tasks", "h2     | worker/7 | hello"],
+        hosts=True, fakes="ssh", shell="on h1 '{command}'"),
+    Run("muster run --hosts h1,h2 --workers 2 -- hello_cluster", ["the cluster has 2 tasks", "h2     | worker/1 | hello"],
+        hosts=True, fakes="ssh", shell="on h1 '{command}'"),
+    Run("muster run --hosts h1,h2 --workers 8 --bind numa -- program", ["bound to cores: worker/0 to "],
+        hosts=True, fakes="ssh", shell="on h1 '{command}'"),
+    Run("muster run --hosts h1,h2 --workers 8 --ssh \"ssh -p 2200\" -- program", ["the cluster has 8 tasks"],
+        hosts=True, fakes="ssh", shell="on h1 '{command}'"),
+    Run("muster run --hosts h1,h2 --workers 8 --env OMP_NUM_THREADS=2 --env LD_LIBRARY_PATH -- program",
+        ["the cluster has 8 tasks"], hosts=True, fakes="ssh", shell="on h1 '{command}'",
+        environment={"LD_LIBRARY_PATH": "/nowhere"}),
+    Run("muster run --hostfile hosts.txt -- program", ["the cluster has 4 tasks"], hosts=True, fakes="ssh",
+        shell="printf 'h1 slots=2\\nh2 slots=2\\n' >hosts.txt && on h1 '{command}'"),
+    Run("ssh -o BatchMode=yes -o ServerAliveInterval=15", ["reached"], hosts=True, fakes="ssh", add=" h1 echo reached"),
+    Run("ssh h2", ["reached"], hosts=True, fakes="ssh", add=" echo reached"),
+    Run("""openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=job -keyout ca.key -out ca.pem
+           openssl req -newkey rsa:2048 -nodes -subj /CN=task -keyout task.key -out task.csr
+           openssl x509 -req -days 30 -in task.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out task.pem""",
+        ["task.pem: OK"], shell="{command} && openssl verify -CAfile ca.pem task.pem"),
+
     # Other launchers.
     Run("mpirun -n 2 hello_cluster", [HELLO + "Open MPI)", "the cluster has 2 tasks"]),
     Run("mpirun -n 4 program", [HELLO + "Open MPI)", "the cluster has 4 tasks"]),
@@ -149,6 +193,8 @@ ROWS = [
     Elsewhere("scripts/test", ".ci/run"),
     Run("scripts/test asan", ["cmake --build --preset asan", "ctest --preset asan"], fakes="build"),
     Run("scripts/test debug", ["cmake --build --preset debug", "ctest --preset debug"], fakes="build"),
+    Run("scripts/test tsan", ["cmake --build --preset tsan", "ctest --preset tsan"], fakes="build"),
+    Run("scripts/build release", ["cmake --build --preset release"], fakes="build"),
     Run("scripts/bootstrap", ["bootstrap: installing g++", "libtorch-dev", "bootstrap: done"], fakes="debian"),
     Run("scripts/bootstrap bench", ["bootstrap: installing g++", "mpich", "bootstrap: done"], fakes="debian"),
     Run("scripts/build PRESET [TARGET...]", ["cmake --build --preset release --target mnist"],
@@ -158,6 +204,16 @@ ROWS = [
     Run("cmake --build --preset release", ["cmake --build --preset release"], fakes="build"),
     Run("cmake --preset release -DMUSTER_TEST_HOSTS=OFF", ["cmake --preset release"], fakes="build"),
     Elsewhere("cmake --install build/release --prefix ...", "package.find_package"),
+    Elsewhere("cmake --install build/release --prefix ~/muster", "package.find_package"),
+    Elsewhere("export PATH=~/muster/bin:$PATH", "package.find_package"),
+    Elsewhere("cmake -G Ninja -S . -B build -DCMAKE_PREFIX_PATH=$HOME/muster", "package.find_package"),
+    Elsewhere("cmake --build build", "package.find_package"),
+    Elsewhere("build/circle", "package.find_package"),
+    Elsewhere("muster run --workers 2 -- build/circle", "package.find_package"),
+    Elsewhere("muster run --workers 2 --strategy ps-sync -- build/circle", "package.find_package"),
+    Elsewhere("muster run --workers 2 -- build/resume", "package.find_package"),
+    Elsewhere("muster run --workers 2 --strategy ps-sync -- build/resume", "package.find_package"),
+    Elsewhere("build/resume", "package.find_package"),
     Run("ctest --preset release -R Launcher", ["LauncherFailuresTest"], add=" -N"),
     Run("build/release/bin/muster_trainer_test --gtest_filter='Trainer*'", ["Trainer"], add=" --gtest_list_tests"),
     Run("scripts/check-format --fix", ["int f();"],
@@ -165,4 +221,5 @@ ROWS = [
     Elsewhere("scripts/tidy", "scripts/test"),
     Elsewhere("scripts/check-threads", "scripts/test"),
     Elsewhere("scripts/check-layers", "scripts/test"),
+    Elsewhere("scripts/check-api", "scripts/test"),
 ]
