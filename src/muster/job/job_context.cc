@@ -162,7 +162,8 @@ void JobContext::enter() {
   }
 }
 
-// Other workers must not wait for this one's gradients while it waits for them here.
+// Other workers must not wait for this one's gradients while it waits for them here. A program may go on
+// after a wait that came to its limit, or in which a worker was lost.
 template <typename Wait>
 auto JobContext::wait_away(const Wait& wait) {
   if (!waits_.is_main() || models_.empty()) return wait(nullptr);
@@ -174,9 +175,20 @@ auto JobContext::wait_away(const Wait& wait) {
                                        [this] {
                                          for (auto* model : models_) model->back();
                                        }};
-  auto result = wait(&absence);
-  for (auto* model : models_) model->go_on();
-  return result;
+  const auto go_on = [this] {
+    for (auto* model : models_) model->go_on();
+  };
+  try {
+    auto result = wait(&absence);
+    go_on();
+    return result;
+  } catch (const DeadlineExceeded&) {
+    go_on();
+    throw;
+  } catch (const PeerLost&) {
+    go_on();
+    throw;
+  }
 }
 
 void JobContext::barrier(const std::string& name, const std::string& job,

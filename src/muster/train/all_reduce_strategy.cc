@@ -408,6 +408,12 @@ void AllReduceStrategy::wait(const Ready& is_ready) {
   ScopedWait wait(options_.waits, [&] {
     WaitFor wait_for = {.what = fmt::format("step {}", step_ + 1), .tasks = {}, .detail = who};
     for (const int rank : ranks) wait_for.tasks.push_back(options_.task_of(rank));
+    if (ranks.empty() && hosts_ > 1) {  // the sums of other hosts
+      for (int rank = 0; rank < communicator_.size(); ++rank) {
+        if (std::ranges::find(host_.ranks(), rank) == host_.ranks().end())
+          wait_for.tasks.push_back(options_.task_of(rank));
+      }
+    }
     wait_for.meeting = fmt::format("step {} of {}", round_, options_.name);
     wait_for.limit = WaitLimit::kOwn;
     return wait_for;

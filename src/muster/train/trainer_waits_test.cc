@@ -182,7 +182,43 @@ TEST(DeadlocksOf, SeveralModelsAreNamed) {
   });
   EXPECT_THAT(errors[0], AllOf(HasSubstr("worker/0 waits in step 1 for a gradient of worker/1"),
                                HasSubstr("worker/1 waits in step 1 for a gradient of worker/0")));
-  EXPECT_EQ(errors[0].find("deadlock"), errors[1].find("deadlock"));
+  EXPECT_THAT(errors, Each(HasSubstr("deadlock")));
+}
+
+// Each worker is a host of its own, so that a step waits for sums that come over links.
+TEST(DeadlocksOf, AStepBetweenHostsAreNamed) {
+  auto setup = soon_said("allreduce");
+  setup.configure = [configure = setup.configure](Config& config) {
+    configure(config);
+    config.shared_memory = false;
+  };
+  const auto errors = testing::errors_of(setup, [&](Job& job) {
+    Training training(job);
+    training.step();
+    if (job.rank() == 0) {
+      training.step();
+    } else {
+      job.barrier("a");
+    }
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("deadlock"), HasSubstr("worker/0 waits in step 2 for worker/1"),
+                                 HasSubstr("worker/1 waits in barrier 'a'"))));
+}
+
+// A wait that comes to its limit is not the end of the program: the servers count on the worker again.
+TEST(Limits, AWorkerTrainsOnAfterAWaitThatCameToItsLimit) {
+  for (const auto& strategy : testing::kServerStrategies) {
+    const auto errors = testing::errors_of(soon_said(strategy), [&](Job& job) {
+      Training training(job);
+      for (int i = 0; i < 3; ++i) {
+        training.step();
+        EXPECT_THROW(job.get("never", 300ms), DeadlineExceeded);
+      }
+      training.step();
+      training.trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors, Each("")) << strategy;
+  }
 }
 
 // A straggler is no deadlock, and neither is one that computes for longer than the warning.
