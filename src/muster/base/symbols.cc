@@ -14,7 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -63,11 +63,18 @@ std::string read_name(int fd, uint64_t offset) {
   }
 }
 
+// As people write it: strings by their short name.
 std::string demangled(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
-  return text ? text.get() : name;
+  if (!text) return name;
+  std::string readable = text.get();
+  constexpr std::string_view kString =
+      "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+  for (size_t at = 0; (at = readable.find(kString, at)) != std::string::npos;)
+    readable.replace(at, kString.size(), "std::string");
+  return readable;
 }
 
 }  // namespace
@@ -89,7 +96,7 @@ class Symbols::File {
   std::string describe(uint64_t address) {
     if (!was_read_) read();
     const uint64_t offset = address - base_;
-    const std::string place = fmt::format("{}+{:#x}", name_, offset);
+    std::string place = fmt::format("{}+{:#x}", name_, offset);
     const auto after = std::ranges::upper_bound(functions_, offset, {}, &Function::begin);
     if (after == functions_.begin()) return place;
     const Function& function = *std::prev(after);

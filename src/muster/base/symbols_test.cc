@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-void static_function(int /*unused*/) {}
+void static_function(const std::string& /*unused*/) {}
 
 std::string name_of_this_program() {
   return std::filesystem::read_symlink("/proc/self/exe").filename();
@@ -24,7 +24,9 @@ std::string name_of_this_program() {
 TEST(Symbols, StaticFunctionsHaveNamesAndPlacesInTheProgram) {
   Symbols symbols;
   const auto text = symbols.describe(reinterpret_cast<const void*>(&static_function));
-  EXPECT_THAT(text, MatchesRegex(R"(muster::detail::.*static_function\(int\)\+0x0 \(.*\+0x[0-9a-f]+\))"));
+  EXPECT_THAT(
+      text,
+      MatchesRegex(R"(muster::detail::.*static_function\(std::string const&\)\+0x0 \(.*\+0x[0-9a-f]+\))"));
   EXPECT_THAT(text, HasSubstr("(" + name_of_this_program() + "+0x"));
 }
 

@@ -94,6 +94,13 @@ size_t count_threads() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
+// A thread that has been joined may still be listed for a moment.
+void wait_for_threads(size_t count) {
+  const auto deadline = Deadline::after(60s);
+  while (count_threads() != count && !deadline.expired()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(count_threads(), count);
+}
+
 void own_handler(int /*signal*/) {}
 
 auto action_of(int number) {
@@ -272,15 +279,19 @@ TEST_F(ThreadStacksTest, AThreadThatDoesNotAnswerIsSaidNotToAndIsNotEndedByTheSi
 }
 
 TEST_F(ThreadStacksTest, AfterItsEndTheThreadIsGoneAndTheSignalsHaveTheirDefaults) {
-  const size_t before = count_threads();
+  size_t before = 0;
+  while (before != count_threads()) {  // until those of an earlier test are gone
+    before = count_threads();
+    std::this_thread::sleep_for(20ms);
+  }
   {
     const ThreadStacks stacks;
-    EXPECT_EQ(count_threads(), before + 1);
+    wait_for_threads(before + 1);
     EXPECT_NE(action_of(SIGQUIT), SIG_DFL);
     const ThreadStacks of_another_task;
-    EXPECT_EQ(count_threads(), before + 1);
+    wait_for_threads(before + 1);
   }
-  EXPECT_EQ(count_threads(), before);
+  wait_for_threads(before);
   EXPECT_EQ(action_of(SIGQUIT), SIG_DFL);
   EXPECT_EQ(action_of(sample_signal_), SIG_DFL);
   const ThreadStacks again;
