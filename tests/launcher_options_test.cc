@@ -63,12 +63,15 @@ TEST_F(LauncherOptionsTest, AFileCanHaveEveryFlagAndTheProgram) {
 }
 
 TEST_F(LauncherOptionsTest, TheCommandLineComesBeforeTheFileAndTheFileBeforeVariables) {
-  write_file("workers = 5\nlog-level = \"warning\"\nheartbeat-timeout = \"33s\"\n");
-  const auto result = muster({"run", "--config", file, "--workers", "1", "--", "sh", "-c",
-                              "echo $WORLD_SIZE $MUSTER_LOG_LEVEL $MUSTER_HEARTBEAT_TIMEOUT"},
-                             {{"MUSTER_LOG_LEVEL", "error"}});
+  write_file(
+      "workers = 5\nstrategy = \"ps-async\"\nlog-level = \"warning\"\nheartbeat-timeout = \"33s\"\n"
+      "hogwild = false\n");
+  const auto result =
+      muster({"run", "--config", file, "--workers", "1", "--", "sh", "-c",
+              "echo $WORLD_SIZE $MUSTER_LOG_LEVEL $MUSTER_HEARTBEAT_TIMEOUT $MUSTER_HOGWILD."},
+             {{"MUSTER_LOG_LEVEL", "error"}, {"MUSTER_HOGWILD", "on"}});
   EXPECT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_THAT(result.output, HasSubstr("worker/0 | 1 warning 33s"));
+  EXPECT_THAT(result.output, HasSubstr("worker/0 | 1 warning 33s ."));
 }
 
 TEST_F(LauncherOptionsTest, MistakesInAFileAreNamedWithTheFile) {
@@ -101,6 +104,8 @@ TEST_F(LauncherOptionsTest, VariablesAreForTheTasks) {
       {"=x", "expected NAME=value"},
       {"MUSTER_STRATEGY=ps-sync", "has a flag of `muster run`"},
       {"MUSTER_TEST_NOT_SET_HERE", "has a flag"},
+      {"MASTER_PORT=29500", "tasks get it from `muster run`, or not at all"},
+      {"OMPI_MCA_btl=tcp", "tasks get it from `muster run`, or not at all"},
       {"NOT_SET_HERE_AT_ALL", "it is not set here; give it a value"}};
   for (const auto& [variable, expected] : cases) {
     const auto refused = muster({"run", "--env", variable, "--", "true"});
@@ -143,7 +148,8 @@ TEST_F(LauncherOptionsTest, TasksAreBoundToTheirShareOfTheCores) {
 }
 
 TEST_F(LauncherOptionsTest, InfoTellsWhatAReportNeedsButNoSecret) {
-  const auto result = muster({"info"}, {{"MUSTER_SECRET", "do-not-tell"}, {"OMP_NUM_THREADS", "3"}});
+  const auto result = muster(
+      {"info"}, {{"MUSTER_SECRET", "do-not-tell"}, {"SLURM_JWT", "do-not-tell"}, {"OMP_NUM_THREADS", "3"}});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   for (const char* line :
        {"muster       0.", "\nlibtorch ", "\ngRPC  ", "\nprocessor ", "\ncores ", "\nBLAS ",

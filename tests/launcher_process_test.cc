@@ -672,6 +672,7 @@ TEST_F(LauncherTest, QuitPrintsTheStacksOfAllTasksAndTheJobGoesOn) {
       start({"--workers", "2", "--", "sh", "-c",
              fmt::format("{} --task-main=hang_in_worker_1 {}; code=$?; echo ended $code; exit $code", self(),
                          gate.path())});
+  cluster.wait_for_output(launcher, "worker/0 begins", soon());
   cluster.wait_for_output(launcher, "worker/1 begins", soon());
   const auto deadline = soon();
   std::string output;

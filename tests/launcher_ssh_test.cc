@@ -101,6 +101,10 @@ TEST_F(SshLauncherTest, TasksOfAllHostsMeet) {
 }
 
 TEST_F(SshLauncherTest, AFailureOnOneHostEndsAllWithItsCode) {
+  const int other = start({"--hosts", kHosts, "--workers", "2", "--", "sh", "-c", "exit $((RANK * 255))"});
+  const auto fails_as_ssh_does = cluster.wait(other, soon());
+  EXPECT_EQ(fails_as_ssh_does.exit_code, 254) << fails_as_ssh_does.output;
+  EXPECT_THAT(fails_as_ssh_does.output, Not(HasSubstr("can't be reached")));
   const int launcher = start({"--hosts", kHosts, "--workers", "2", "--", "sh", "-c",
                               "if [ $RANK = 1 ]; then echo fails; exit 7; fi; sleep " + mark});
   const auto result = cluster.wait(launcher, soon());
@@ -154,15 +158,16 @@ TEST_F(SshLauncherTest, UserSignalsGoToTheTasksOfAllHosts) {
 }
 
 TEST_F(SshLauncherTest, ADryRunPrintsTheCommandOfEachHostWithoutTheSecret) {
-  const int launcher = start({"--hosts", "h1,me@h2", "--strategy", "ps-sync", "--dry-run", "--env",
-                              "KEY=secret", "--", "program", "it's"},
+  const int launcher = start({"--hosts", "h1,me@h2", "--strategy", "ps-sync", "--no-tune=false", "--dry-run",
+                              "--env", "KEY=secret", "--", "program", "it's"},
                              {{"MUSTER_SECRET", "do-not-tell"}});
   const auto result = cluster.wait(launcher, soon());
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(
       result.output,
-      AllOf(ContainsRegex(" h1 'cd .* run --controlled --strategy=ps-sync --workers=2 --coordinator=h1 "
-                          "--job-id=[0-9a-f]+ --nnodes 2 --node-rank 0 -- program"),
+      AllOf(ContainsRegex(
+                " h1 'cd .* run --controlled --no-tune=false --strategy=ps-sync --workers=2 --coordinator=h1 "
+                "--job-id=[0-9a-f]+ --nnodes 2 --node-rank 0 -- program"),
             ContainsRegex(" me@h2 'cd .*--node-rank 1 "), Not(HasSubstr("secret")),
             Not(HasSubstr("do-not-tell"))));
 }

@@ -21,9 +21,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// ssh's own exit code, when it could not connect or its connection broke.
-constexpr int kSshFailed = 255;
-
 std::string quoted(const std::vector<std::string>& words) {
   std::string text;
   for (const auto& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
@@ -53,8 +50,7 @@ HostLauncher::HostLauncher(Options options)
   output_ = std::make_unique<TaskOutput>(
       TaskOutput::Options{.out_is_terminal = colours && isatty(STDOUT_FILENO) == 1,
                           .err_is_terminal = colours && isatty(STDERR_FILENO) == 1,
-                          .tee = options_.tee,
-                          .timestamps = options_.timestamps},
+                          .tee = options_.tee},
       names_of(hosts));
 }
 
@@ -95,7 +91,14 @@ void HostLauncher::start(size_t node) {
                            .arguments = arguments,
                            .environment = options_.environment,
                            .has_input = true});
-  process->write_input(input_of_variables(options_.variables));
+  const std::string input = input_of_variables(options_.variables);
+  if (!process->write_input(input)) {
+    raise<InvalidArgument>(
+        "--env: the variables for the tasks take {} bytes, more than the launchers can be told: put them in "
+        "a "
+        "file that the program reads",
+        input.size());
+  }
   nodes_.push_back({.host = options_.hosts[node].name, .process = std::move(process)});
 }
 
@@ -149,6 +152,8 @@ void HostLauncher::read_signals() {
                                signal_name(*number), nodes_.size()));
       kill_at_ = Deadline::after(2 * options_.grace + 5s);
     }
+    if (ends && interrupted_by_)
+      kill_at_ = Deadline::after(2s);  // one that does not answer is not waited for
     if (ends) interrupted_by_ = *number;
     for (const auto& node : nodes_) {
       if (node.process->running()) node.process->write_input(input_of_signal(*number));
@@ -171,14 +176,19 @@ void HostLauncher::reap() {
       if (process.pipe(stream) >= 0) read_output(i, stream);
     }
     const int code = process.exit()->as_exit_code();
-    if (code == 0 || interrupted_by_ || stopped_) continue;
+    if (interrupted_by_ || stopped_) continue;
+    if (code == 0) {  // all have come to the end of the job: the others end, too
+      if (!stop_at_) stop_at_ = Deadline::after(2 * options_.grace + 5s);
+      continue;
+    }
     // The launcher on the node where a task failed has its code; the others end with 1.
     if (exit_code_ <= 1) exit_code_ = code;
-    if (code == kSshFailed) {
+    const bool unreachable = code == kSshFailed && !is_here(options_.hosts[i]);
+    if (unreachable) {
       output_->warn(fmt::format("{} can't be reached, or its connection broke ({} {})", nodes_[i].host,
                                 options_.ssh.front(), process.exit()->describe()));
     }
-    if (!stop_at_) stop_at_ = Deadline::after(code == kSshFailed ? 0ms : 2 * options_.grace + 5s);
+    if (unreachable || !stop_at_) stop_at_ = Deadline::after(unreachable ? 0ms : 2 * options_.grace + 5s);
   }
 }
 

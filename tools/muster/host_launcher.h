@@ -25,6 +25,10 @@
 
 namespace muster::detail {
 
+/// ssh's own exit code, when it could not connect or its connection broke: no launcher that it starts ends
+/// so.
+constexpr int kSshFailed = 255;
+
 class HostLauncher {
  public:
   struct Options {
@@ -36,7 +40,6 @@ class HostLauncher {
     Environment environment;           ///< of this process
     Environment variables;             ///< for the launchers and their tasks
     std::filesystem::path tee;
-    bool timestamps = false;
     std::chrono::milliseconds grace{std::chrono::seconds(5)};
   };
 

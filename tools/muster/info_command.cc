@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -34,6 +35,9 @@ constexpr std::array kTelling = {
     "OMP_",    "OPENBLAS_",  "MKL_",       "DNNL_",     "ONEDNN_", "GLIBC_TUNABLES", "KMP_", "GOMP_",
     "OMPI_",   "LD_PRELOAD", "LD_LIBRARY", "MALLOC_",   "TORCH_",  "SLURM_",         "PMI_", "PMIX_",
     "MASTER_", "RANK",       "WORLD_S",    "TF_CONFIG", "GRPC_",   "CUDA_VISIBLE"};
+
+// In the names of variables whose values are not for a report: MUSTER_SECRET, SLURM_JWT.
+constexpr std::array kSecretWords = {"SECRET", "JWT", "TOKEN", "PASSWORD", "KEY"};
 
 void add(std::string& text, const std::string& name, const std::string& value) {
   text += fmt::format("{:<12} {}\n", name, value.empty() ? "none" : value);
@@ -192,8 +196,10 @@ std::string describe_machine(const Environment& environment) {
     for (const auto& name : environment.names_with_prefix(prefix)) names.push_back(name);
   }
   for (const auto& name : names) {
+    const bool is_secret = std::ranges::any_of(
+        kSecretWords, [&](const char* word) { return name.find(word) != std::string::npos; });
     add(text, "variable",
-        fmt::format("{}={}", name, name == "MUSTER_SECRET" ? "(set)" : environment.get(name).value_or("")));
+        fmt::format("{}={}", name, is_secret ? "(set)" : environment.get(name).value_or("")));
   }
   return text;
 }

@@ -38,6 +38,12 @@ void check_variables(const LaunchOptions& options) {
           "launcher itself: set it there, or in front of `muster run`",
           assignment, name);
     }
+    Environment kept = {{name, "x"}};
+    forget_launchers(kept);
+    if (!kept.get(name)) {
+      raise<InvalidArgument>("--env {}: {} says who a task is: tasks get it from `muster run`, or not at all",
+                             assignment, name);
+    }
     if (equals == std::string::npos && !options.config.environment.get(name))
       raise<InvalidArgument>("--env {}: it is not set here; give it a value: --env {}=value", name, name);
   }

@@ -124,12 +124,14 @@ ClusterSpec Launcher::rendezvous_unless_interrupted() {
                                   {.fd = wake_, .events = POLLIN, .revents = 0}}};
   while (rendezvous.wait_for(0s) != std::future_status::ready) {
     poll(waits.data(), waits.size(), 100);
+    eventfd_t ignored = 0;
+    eventfd_read(wake_, &ignored);
     while (const auto number = signals_.next()) {
       if (LauncherSignals::is_for_tasks(*number)) {
         say(fmt::format("{}: there is no task yet to pass it on to", signal_name(*number)));
         continue;
       }
-      say(fmt::format("{}: no task was started yet", signal_name(*number)));
+      say(fmt::format("{}: no task was started {}", signal_name(*number), restarts_ > 0 ? "again" : "yet"));
       _exit(128 + *number);  // nothing has been started: there is nothing to end
     }
   }

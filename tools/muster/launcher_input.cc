@@ -4,18 +4,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <array>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/text.h"
+#include "muster/launcher_signals.h"
 
 namespace muster::detail {
 namespace {
-
-constexpr std::array<int, 6> kKnown = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 // False at the end of the input. Byte by byte: what follows the line is another's to read.
 bool read_line(std::string& line) {
@@ -83,7 +82,7 @@ void obey_input() {
   std::thread([] {
     std::string line;
     while (read_line(line)) {
-      for (const int number : kKnown) {
+      for (const int number : LauncherSignals::kNumbers) {
         if (line == sigabbrev_np(number)) kill(getpid(), number);
       }
     }

@@ -175,6 +175,8 @@ bool Launcher::may_begin_again() {
   while (!how && first_failure_ && !deadline.expired()) {
     pollfd wait = {.fd = wake_, .events = POLLIN, .revents = 0};
     poll(&wait, 1, 100);
+    eventfd_t ignored = 0;
+    eventfd_read(wake_, &ignored);
     how = aborted();
   }
   return how && how->by && how->by->job != "launcher";

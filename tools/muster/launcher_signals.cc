@@ -5,14 +5,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <array>
-
 #include <fmt/format.h>
 
 namespace muster::detail {
 namespace {
-
-constexpr std::array<int, 6> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 bool is_ignored(int number) {
   struct sigaction action {};
@@ -26,7 +22,7 @@ bool is_ignored(int number) {
 LauncherSignals::LauncherSignals() : outlives_readers_(is_ignored(SIGPIPE)) {
   sigset_t mask;
   sigemptyset(&mask);
-  for (const int number : kSignals) {
+  for (const int number : kNumbers) {
     if (!is_ignored(number)) sigaddset(&mask, number);
   }
   signal(SIGCHLD, SIG_DFL);  // where it is ignored, nobody could tell how a task ended

@@ -6,6 +6,9 @@
 //
 // Make it before any thread. One thread reads it; it owns the descriptor. Nothing blocks.
 
+#include <signal.h>
+
+#include <array>
 #include <optional>
 #include <string>
 
@@ -13,6 +16,9 @@ namespace muster::detail {
 
 class LauncherSignals {
  public:
+  /// All but CHLD.
+  static constexpr std::array<int, 6> kNumbers = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
   LauncherSignals();
   ~LauncherSignals();
   LauncherSignals(const LauncherSignals&) = delete;

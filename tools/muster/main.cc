@@ -1,5 +1,8 @@
 // muster: the command line.
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -27,9 +30,17 @@ int run(int argc, char** argv) {
   return run_command.chosen() ? run_command.run() : 0;
 }
 
+// A descriptor that we open must not become our input or output because that was closed.
+void open_closed_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_closed_streams();
   try {
     return run(argc, argv);
   } catch (const muster::InvalidArgument& error) {

@@ -19,10 +19,12 @@ std::string node_key(int node) {
   return fmt::format("muster/node/{}", node);
 }
 
-// "h1:2222", or "h1", whose port is still to be found.
+// "h1:2222" or "[fd00::1]:2222"; or "h1" or "fd00::1", whose port is still to be found.
 Address coordinator_address(const std::string& text) {
   if (text.empty()) return {"127.0.0.1", 0};
-  return text.find(':') == std::string::npos ? Address{text, 0} : Address::parse(text);
+  const auto colons = std::count(text.begin(), text.end(), ':');
+  const bool has_port = text.starts_with('[') || colons == 1;
+  return has_port ? Address::parse(text) : Address{text, 0};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "muster/base/random.h"
 #include "muster/base/text.h"
 #include "muster/dry_run.h"
+#include "muster/find_program.h"
 #include "muster/host_launcher.h"
 #include "muster/launcher.h"
 #include "muster/launcher_input.h"
@@ -31,7 +32,7 @@ struct RunCommand::Impl {
   bool dry_run = false;
   std::string hosts;
   std::filesystem::path hostfile;
-  std::string ssh = "ssh -o BatchMode=yes";
+  std::string ssh = "ssh -o BatchMode=yes -o ServerAliveInterval=15";
   bool controlled = false;
 
   void add_node_flags();
@@ -158,22 +159,19 @@ int RunCommand::Impl::run_here() {
   }
   Launcher launcher(options);
   if (controlled) obey_input();
-  return launcher.run();
+  const int code = launcher.run();
+  return controlled && code == kSshFailed ? kSshFailed - 1 : code;
 }
 
 // What was given, but for what concerns this launcher alone or goes over standard input.
 std::vector<std::string> RunCommand::Impl::flags_for_hosts() const {
-  constexpr std::array kOwn = {"help", "config",     "hosts",   "hostfile",    "ssh",    "tee",
-                               "env",  "timestamps", "workers", "coordinator", "job-id", "dry-run"};
+  constexpr std::array kOwn = {"help", "config",  "hosts",       "hostfile", "ssh",    "tee",
+                               "env",  "workers", "coordinator", "job-id",   "dry-run"};
   std::vector<std::string> flags;
   for (const CLI::Option* option : app->get_options({})) {
     if (option->count() == 0 || option->get_lnames().empty()) continue;
     const std::string& name = option->get_lnames().front();
     if (std::ranges::find(kOwn, name) != kOwn.end()) continue;
-    if (option->get_items_expected_min() == 0) {
-      flags.push_back("--" + name);
-      continue;
-    }
     for (const auto& value : option->results()) flags.push_back(fmt::format("--{}={}", name, value));
   }
   return flags;
@@ -216,17 +214,24 @@ int RunCommand::Impl::run_on_hosts() {
     if (!word.empty()) ssh_words.push_back(word);
   }
   if (ssh_words.empty()) raise<InvalidArgument>("--ssh is empty: expected a command such as ssh");
+  auto command = options.command;
+  // Where it stands here is where it stands there; what is not here may be found by the PATH that they have.
+  try {
+    command.front() = std::filesystem::absolute(
+        find_program(command.front(), config.environment.get("PATH").value_or("/usr/bin:/bin")));
+  } catch (const InvalidArgument&) {
+    if (command.front().find('/') != std::string::npos) throw;
+  }
   HostLauncher launcher({.hosts = list,
                          .ssh = ssh_words,
                          .flags = flags,
-                         .command = options.command,
+                         .command = command,
                          .environment = config.environment,
                          .variables = variables,
                          .tee = options.tee,
-                         .timestamps = options.timestamps,
                          .grace = options.grace});
   if (dry_run) {
-    for (const auto& command : launcher.commands()) fmt::print("{}\n", command);
+    for (const auto& text : launcher.commands()) fmt::print("{}\n", text);
     return 0;
   }
   return launcher.run();

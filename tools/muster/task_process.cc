@@ -64,7 +64,12 @@ TaskProcess::TaskProcess(const Options& options) {
   // Between fork and exec only calls that are safe in a process whose other threads are gone.
   pid_ = fork();
   if (pid_ == 0) {
-    setpgid(0, 0);
+    // Without a terminal, ssh can't ask anybody, and says so instead.
+    if (options.has_input) {
+      setsid();
+    } else {
+      setpgid(0, 0);
+    }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(126);  // it died before we asked
     sigset_t none;
@@ -85,7 +90,7 @@ TaskProcess::TaskProcess(const Options& options) {
   }
   int error = 0;
   if (pid_ > 0) {
-    setpgid(pid_, pid_);  // whichever of the two comes first
+    if (!options.has_input) setpgid(pid_, pid_);  // whichever of the two comes first
     const ssize_t size = read(failure[0], &error, sizeof(error));
     if (size != sizeof(error)) error = 0;
     if (error != 0) waitpid(pid_, nullptr, 0);
@@ -136,8 +141,8 @@ bool TaskProcess::read_pipe(int stream, const std::function<void(std::string_vie
   return true;
 }
 
-void TaskProcess::write_input(std::string_view text) const {
-  (void)!write(input_, text.data(), text.size());
+bool TaskProcess::write_input(std::string_view text) const {
+  return write(input_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 void TaskProcess::close_input() {

@@ -36,7 +36,8 @@ class TaskProcess {
     std::vector<std::string> arguments;  ///< the first is its name
     Environment environment;
     std::vector<int> cores;  ///< that it may run on; empty: as the launcher
-    bool has_input = false;  ///< write_input() reaches its standard input, which else is /dev/null
+    /// write_input() reaches its standard input, which else is /dev/null; and it has no terminal.
+    bool has_input = false;
   };
 
   /// Throws SystemError when it can't be started.
@@ -58,8 +59,9 @@ class TaskProcess {
   /// read on the next time. False when the stream has ended, and closes it then.
   bool read_pipe(int stream, const std::function<void(std::string_view bytes)>& take);
 
-  /// To its standard input, as far as it reads it at once; for a few lines, which a pipe holds.
-  void write_input(std::string_view text) const;
+  /// To its standard input, for a few lines, which a pipe holds. False when they did not fit, or when nobody
+  /// reads it any more.
+  bool write_input(std::string_view text) const;
   void close_input();
 
   /// To the whole group; a stopped process is woken, so that it can obey.

@@ -427,10 +427,10 @@ void Config::add_flags_of(CLI::App& app, const Wanted& wanted) {
     if (!setting.has_flag || !wanted(setting)) continue;
     const std::string flag = std::string("--") + setting.name;
     if (setting.is_switch) {
-      app.add_flag_callback(
+      app.add_flag_function(
              flag,
-             [this, &setting, flag] {
-               setting.read(*this, "on");
+             [this, &setting, flag](int64_t on) {
+               setting.read(*this, on > 0 ? "on" : "off");
                sources_[setting.name] = flag;
              },
              help_of(setting))
