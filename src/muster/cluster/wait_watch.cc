@@ -32,8 +32,13 @@ void WaitWatch::heard(const std::string& task, const proto::Heartbeat& heartbeat
   said_[task] = heartbeat;
 }
 
+// The next incarnation counts its waits from 1 again.
 void WaitWatch::forget(const std::string& task) {
+  const auto is_its = [&](const Id& id) { return id.first == task; };
   said_.erase(task);
+  std::erase_if(begun_, [&](const auto& entry) { return is_its(entry.first); });
+  std::erase_if(suspects_, [&](const auto& entry) { return is_its(entry.first); });
+  std::erase_if(warned_, is_its);
 }
 
 const proto::Wait* WaitWatch::entry_of(const std::string& server, const std::string& task,

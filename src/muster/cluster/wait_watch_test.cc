@@ -107,6 +107,20 @@ TEST_F(Watched, AStragglerIsNamedOnce) {
                                 HasSubstr("worker/1 (host h) waits for nobody, and is in step 81"))));
 }
 
+// It counts its waits from 1 again, and may be heard before anybody has looked.
+TEST_F(Watched, AWaitOfATaskThatWasStartedAgainIsANewOne) {
+  task("worker/0", {{.tasks = {"worker/1"}, .inside = "step 81"}});
+  task("worker/1");
+  wait(50s);
+  ASSERT_EQ(warnings.size(), 1U);
+  watch.forget("worker/0");
+  wait(8s);
+  EXPECT_EQ(warnings.size(), 1U);
+  wait(20s);
+  EXPECT_EQ(error, "") << "the first waited for 50 s, this one for 28 s";
+  EXPECT_EQ(warnings.size(), 2U);
+}
+
 TEST_F(Watched, AWaitBeyondTheTimeoutIsAnError) {
   task("worker/0", {{.tasks = {"worker/1"}, .inside = "step 81"}});
   task("worker/1", {}, "in step 81 since 12.0 s");

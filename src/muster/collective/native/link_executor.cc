@@ -90,6 +90,7 @@ class LinkExecutor::Run {
       if (moved) {
         idle = 0;
         armed_ = false;
+        if (context_.wait != nullptr) context_.wait->wait->get_on();
       } else {
         wait(++idle);
       }
