@@ -11,6 +11,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -89,12 +90,18 @@ class ConditionWaiter {
   bool is_open_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
+// The threads of ThreadStacks that there are, whatever else a sanitizer or the test has.
 size_t count_threads() {
-  const std::filesystem::directory_iterator all("/proc/self/task");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
+  size_t count = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(thread.path() / "comm");
+    std::string name;
+    if (std::getline(file, name) && name == "muster-stacks") ++count;
+  }
+  return count;
 }
 
-// A thread that has been joined may still be listed for a moment.
+// One that has been made may not have its name yet, and one that has been joined may still be listed.
 void wait_for_threads(size_t count) {
   const auto deadline = Deadline::after(60s);
   while (count_threads() != count && !deadline.expired()) std::this_thread::sleep_for(1ms);
@@ -279,19 +286,15 @@ TEST_F(ThreadStacksTest, AThreadThatDoesNotAnswerIsSaidNotToAndIsNotEndedByTheSi
 }
 
 TEST_F(ThreadStacksTest, AfterItsEndTheThreadIsGoneAndTheSignalsHaveTheirDefaults) {
-  size_t before = 0;
-  while (before != count_threads()) {  // until those of an earlier test are gone
-    before = count_threads();
-    std::this_thread::sleep_for(20ms);
-  }
+  wait_for_threads(0);
   {
     const ThreadStacks stacks;
-    wait_for_threads(before + 1);
+    wait_for_threads(1);
     EXPECT_NE(action_of(SIGQUIT), SIG_DFL);
     const ThreadStacks of_another_task;
-    wait_for_threads(before + 1);
+    wait_for_threads(1);
   }
-  wait_for_threads(before);
+  wait_for_threads(0);
   EXPECT_EQ(action_of(SIGQUIT), SIG_DFL);
   EXPECT_EQ(action_of(sample_signal_), SIG_DFL);
   const ThreadStacks again;
