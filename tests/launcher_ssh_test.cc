@@ -39,13 +39,13 @@ class SshLauncherTest : public ::testing::Test {
     std::ofstream(folder / "sshd_config")
         << "HostKey " << (folder / "server").string() << "\nAuthorizedKeysFile "
         << (folder / "client.pub").string()
-        << "\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n";
+        << "\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\nAcceptEnv *SAN_OPTIONS\n";
     std::ofstream(folder / "ssh_config")
         << "Host 127.0.0.9\n  ProxyCommand false\n"
         << "Host *\n  ProxyCommand /usr/sbin/sshd -i -f " << (folder / "sshd_config").string()
         << "\n  IdentityFile " << (folder / "client").string()
         << "\n  IdentitiesOnly yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
-           "  LogLevel ERROR\n  BatchMode yes\n";
+           "  LogLevel ERROR\n  BatchMode yes\n  SendEnv *SAN_OPTIONS\n";
   }
   ~SshLauncherTest() override { std::filesystem::remove_all(folder); }
 
