@@ -203,6 +203,8 @@ class ParameterServer::Impl {
   void remove(int worker) {
     const auto session = sessions_.remove(worker);
     if (!session) return;
+    // What it has read comes before all that is written from now on, for which nobody looks at its slot again.
+    (void)session->slot->reading.load();
     acceptor_->close(session);
     std::erase(waiting_to_enter_, worker);
     fail_in_policy(worker);
