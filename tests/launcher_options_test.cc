@@ -80,6 +80,8 @@ TEST_F(LauncherOptionsTest, MistakesInAFileAreNamedWithTheFile) {
       {"workers = two\n", "--workers two is not a whole number"},
       {"strategy = all\n", "all is not one of allreduce"},
       {"workers = 2\nworkers = 3\n", "--workers: At Most 1 required but received 2"},
+      {"hogwild = \"maybe\"\n", "--hogwild maybe is not true or false"},
+      {"timestamps = \"perhaps\"\n", "--timestamps perhaps is not true or false"},
       {"[run]\nworkers = 2\n", "it has a section, [run]"},
       {"config = other\n", "config is not a flag of run"},
       {"staleness = 4\n", "--staleness applies to ps-ssp"}};

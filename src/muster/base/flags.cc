@@ -178,10 +178,11 @@ std::string explain_conversion(const CLI::App& where, const std::string& text) {
   if (option == nullptr) return text;
   const std::string type = option->get_type_name();
   const bool whole = type.starts_with("INT") || type.starts_with("UINT");
-  return fmt::format("{} {} is not a {}", name, text.substr(equals + 3),
-                     whole                       ? "whole number"
-                     : type.starts_with("FLOAT") ? "number"
-                                                 : type);
+  return fmt::format("{} {} is not {}", name, text.substr(equals + 3),
+                     whole                       ? "a whole number"
+                     : type.starts_with("FLOAT") ? "a number"
+                     : type.empty()              ? "true or false"
+                                                 : "a " + type);
 }
 
 std::string explain_value(const CLI::App& where, const CLI::ParseError& error) {
@@ -255,7 +256,9 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
     if (option == nullptr) {
       std::vector<std::string> known;
       for (const CLI::Option* other : command.get_options({})) {
-        for (const auto& name : other->get_lnames()) known.push_back(name);
+        for (const auto& name : other->get_lnames()) {
+          if (find_in_file(command, name) != nullptr) known.push_back(name);
+        }
       }
       raise<InvalidArgument>("--config {}: {} is not a flag of {}{}", file.string(), item.name,
                              command.get_name(), suggestion(item.name, known));
@@ -266,6 +269,9 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
       option->run_callback();
     } catch (const CLI::ParseError& error) {
       raise<InvalidArgument>("--config {}: {}", file.string(), explain_value(command, error));
+    } catch (const std::invalid_argument&) {  // CLI11 reads switches as numbers
+      raise<InvalidArgument>("--config {}: --{} {} is not true or false", file.string(), item.name,
+                             item.inputs.front());
     }
   }
 }

@@ -295,6 +295,16 @@ bool JobContext::wait_ended(Deadline deadline) {
   return ended_.has_value();
 }
 
+void JobContext::note_failed_training(const std::string& why) {
+  const MutexLock lock(mutex_);
+  if (failed_training_.empty()) failed_training_ = why;
+}
+
+std::string JobContext::failed_training() {
+  const MutexLock lock(mutex_);
+  return failed_training_;
+}
+
 std::string JobContext::why_stopped() {
   const MutexLock lock(mutex_);
   if (!ended_ || ended_->by == identity_.task) return "";

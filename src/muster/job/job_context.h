@@ -110,6 +110,11 @@ class JobContext {
   /// takes it out before it is destroyed.
   std::vector<CountedOn*>& models() { return models_; }
 
+  /// A Trainer has failed for this reason and takes no more steps; the first one is kept, for when the program
+  /// goes on as if nothing had happened.
+  void note_failed_training(const std::string& why);
+  std::string failed_training();
+
   /// Called, from another thread, for each task that fails while the job goes on.
   void on_task_failed(std::function<void(const TaskInfo& task)> callback);
 
@@ -157,6 +162,7 @@ class JobContext {
   ConditionVariable has_ended_;
   std::optional<Member::Ended> ended_ MUSTER_GUARDED_BY(mutex_);  // how the job has ended
   std::vector<TaskInfo> failed_ MUSTER_GUARDED_BY(mutex_);
+  std::string failed_training_ MUSTER_GUARDED_BY(mutex_);
   std::function<void(const TaskInfo&)> on_task_failed_ MUSTER_GUARDED_BY(mutex_);
   std::shared_ptr<Endpoint> endpoint_;
   int last_model_ = 0;

@@ -60,6 +60,8 @@ int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stac
       serve_parameters(context);
     } else {
       body(job);
+      if (const auto why = context.failed_training(); !why.empty())
+        log_warning("training failed, and the program has ended as if it had not: {}", why);
     }
     context.finish();
     return 0;

@@ -39,8 +39,17 @@ class CommunicatorGroup : public WorkerGroup {
 
   // The largest batch, so that weights are 1 where all are the same.
   int64_t agree_on_unit(int64_t batches, int64_t samples) override {
-    std::array<int64_t, 2> most = {batches, batches > 0 ? samples / batches : 0};
+    std::array<int64_t, 4> most = {batches, batches > 0 ? samples / batches : 0, number_, -number_};
     communicator_.all_reduce(most.data(), most.size(), DType::kInt64, ReduceOp::kMax);
+    if (most[2] != -most[3]) {
+      raise<InvalidArgument>(
+          "the workers take first steps of different Trainers at the same time, in the order in which they "
+          "were "
+          "made of number {} on one and of number {} on another; {} is at number {}: take the steps of "
+          "several "
+          "Trainers in the same order on all workers",
+          -most[3], most[2], job_.task().short_name(), number_);
+    }
     has_batches_ = most[0] > 0;
     return most[1];
   }

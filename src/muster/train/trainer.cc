@@ -68,6 +68,7 @@ class Trainer::Impl {
   }
 
   ~Impl() {
+    if (!error_ && std::uncaught_exceptions() == 0) say_what_was_left_out();
     if (!strategy_) return;
     if (const auto* parameter = written(); parameter != nullptr && !keeps_changes())
       log_warning("{}", changed_in_place(*parameter));
@@ -76,6 +77,7 @@ class Trainer::Impl {
   }
 
   Step step(const Loss& loss, std::optional<int64_t> samples) {
+    is_used_ = true;
     if (done()) return {.goes_on = false};
     check_usable();
     if (samples && *samples < 0)
@@ -122,6 +124,7 @@ class Trainer::Impl {
 
   // While this waits for the other workers, they must not wait for this one's steps of other models.
   void finish_epoch() {
+    is_used_ = true;
     check_usable();
     final_if_it_fails([this] { take_part_in_epoch(); });
   }
@@ -162,6 +165,7 @@ class Trainer::Impl {
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
     const ScopedCall inside(&job_.waits(), "evaluate()");
+    is_used_ = true;
     check_usable();
     check_module();
     take_changes();
@@ -290,9 +294,30 @@ class Trainer::Impl {
     const Running running(is_running_, true);
     try {
       return body();
+    } catch (const Aborted&) {
+      error_ = std::current_exception();
+      throw;
+    } catch (const std::exception& error) {
+      error_ = std::current_exception();
+      job_.note_failed_training(text_without_stack(error));
+      throw;
     } catch (...) {
       error_ = std::current_exception();
       throw;
+    }
+  }
+
+  void say_what_was_left_out() const {
+    if (batches_ > 0) {
+      log_warning(
+          "{} of the {} batches that make a step (accumulate) were never applied: call finish_epoch() after "
+          "the loop",
+          batches_, options_.accumulate);
+    } else if (!is_used_ && job_.is_chief()) {
+      log_warning(
+          "a Trainer of {} took no step: Trainer::step() computes the gradients, averages them over the "
+          "workers and updates; nothing else does",
+          module_.name());
     }
   }
 
@@ -485,10 +510,21 @@ class Trainer::Impl {
 
   // What backward did not touch may still have a gradient of an earlier batch.
   void deliver_all() {
+    bool any = model_->size() == 0;
     for (size_t i = 0; i < model_->size(); ++i) {
+      any = any || delivered_[i];
       if (delivered_[i]) continue;
       delivered_[i] = true;
-      strategy_->deliver(i, model_->gradient(i), /*held=*/false);
+      const void* const gradient = model_->gradient(i);
+      any = any || gradient != nullptr;
+      strategy_->deliver(i, gradient, /*held=*/false);
+    }
+    if (!any && !std::exchange(warned_of_no_gradient_, true)) {
+      log_warning(
+          "step {}: the loss does not depend on any trained parameter of {}, so nothing is learned from it: "
+          "was "
+          "the module replaced after the Trainer was made, or the loss detached?",
+          steps_ + 1, module_.name());
     }
   }
 
@@ -618,6 +654,8 @@ class Trainer::Impl {
   bool warned_of_empty_ = false;
 
   // Of the current step.
+  bool is_used_ = false;
+  bool warned_of_no_gradient_ = false;
   int batches_ = 0;
   int64_t samples_ = 0;
   double last_loss_ = 0;

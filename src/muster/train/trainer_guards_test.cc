@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/train/trainer_test.h"
 
 namespace muster::detail {
@@ -270,6 +271,76 @@ TEST(TrainerKeeps, AModuleThatItWasGivenAPointerTo) {
   net.reset();
   ASSERT_FALSE(watched.expired());
   trainer.step([&] { return reference.forward(Batch(0, 8).x).square().mean(); }, 8);
+}
+
+// What is logged while it lives.
+class Logged {
+ public:
+  Logged() {
+    set_log_sink([this](std::string_view line) { text_ += line; });  // called under the log's lock
+  }
+  ~Logged() { set_log_sink(nullptr); }
+  std::string end() {
+    set_log_sink(nullptr);
+    return text_;
+  }
+
+ private:
+  std::string text_;
+};
+
+Setup with_warnings(Setup setup) {
+  setup.configure = [configure = setup.configure](Config& config) {
+    if (configure) configure(config);
+    config.log_level = LogLevel::kWarning;
+  };
+  return setup;
+}
+
+const std::vector<Setup> kInVain = {Setup{2}, Setup{2, false}, with_server("ps-sync"),
+                                    with_server("ps-async")};
+
+TEST(TrainingInVain, ALossThatDependsOnNoParameterIsSaid) {
+  for (const auto& setup : kInVain) {
+    Logged logged;
+    const auto errors = errors_of(with_warnings(setup), [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      Net other = net_of(job);
+      for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(other, step); }, 8);
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors, Each(""));
+    EXPECT_THAT(logged.end(), HasSubstr("step 1: the loss does not depend on any trained parameter of"));
+  }
+}
+
+TEST(TrainingInVain, BatchesThatWereNeverAppliedAndATrainerThatTookNoStepAreSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings({2}), [](Job& job) {
+    Net net = net_of(job);
+    Net other = net_of(job);
+    const Trainer unused(job, other, sgd_rule());
+    Trainer trainer(job, net, sgd_rule(), {.accumulate = 4});
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), AllOf(HasSubstr("3 of the 4 batches that make a step (accumulate) were never"),
+                                  HasSubstr("took no step: Trainer::step() computes")));
+}
+
+TEST(TrainingInVain, FirstStepsOfDifferentTrainersAreRefused) {
+  for (const size_t i : {0, 1}) {  // those with all-reduce
+    const auto errors = errors_of(kInVain[i], [](Job& job) {
+      Net one = net_of(job);
+      Net two = net_of(job);
+      Trainer first(job, one, sgd_rule());
+      Trainer second(job, two, sgd_rule());
+      if (job.rank() == 0) first.step([&] { return loss_at(one, 0); }, 8);
+      second.step([&] { return loss_at(two, 0); }, 8);
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("first steps of different Trainers at the same time")));
+  }
 }
 
 }  // namespace

@@ -74,11 +74,11 @@ class TestCluster {
     config.cluster = text_;
     config.task = task < setup_.workers ? fmt::format("/job:worker/task:{}", task)
                                         : fmt::format("/job:ps/task:{}", task - setup_.workers);
-    if (setup_.configure) setup_.configure(config);
     config.shared_memory = setup_.shared_memory;
     config.precision = setup_.precision;
     config.bucket = "64K";
     config.log_level = LogLevel::kError;
+    if (setup_.configure) setup_.configure(config);
     return config;
   }
 

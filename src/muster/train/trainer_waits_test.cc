@@ -16,6 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::Net;
@@ -186,12 +187,9 @@ TEST(DeadlocksOf, SeveralModelsAreNamed) {
 }
 
 // Each worker is a host of its own, so that a step waits for sums that come over links.
-TEST(DeadlocksOf, AStepBetweenHostsAreNamed) {
+TEST(DeadlocksOf, AStepBetweenHostsIsNamed) {
   auto setup = soon_said("allreduce");
-  setup.configure = [configure = setup.configure](Config& config) {
-    configure(config);
-    config.shared_memory = false;
-  };
+  setup.shared_memory = false;
   const auto errors = testing::errors_of(setup, [&](Job& job) {
     Training training(job);
     training.step();
@@ -201,8 +199,10 @@ TEST(DeadlocksOf, AStepBetweenHostsAreNamed) {
       job.barrier("a");
     }
   });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("deadlock"), HasSubstr("worker/0 waits in step 2 for worker/1"),
-                                 HasSubstr("worker/1 waits in barrier 'a'"))));
+  // The other may hear first that the first one has left the group.
+  EXPECT_THAT(errors,
+              Contains(AllOf(HasSubstr("deadlock"), HasSubstr("worker/0 waits in step 2 for worker/1"),
+                             HasSubstr("worker/1 waits in barrier 'a'"))));
 }
 
 // A wait that comes to its limit is not the end of the program: the servers count on the worker again.
