@@ -142,7 +142,8 @@ bool TaskProcess::read_pipe(int stream, const std::function<void(std::string_vie
 }
 
 bool TaskProcess::write_input(std::string_view text) const {
-  return write(input_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const ssize_t size = write(input_, text.data(), text.size());
+  return size < 0 ? errno != EAGAIN : size == static_cast<ssize_t>(text.size());
 }
 
 void TaskProcess::close_input() {

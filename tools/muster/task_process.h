@@ -59,8 +59,8 @@ class TaskProcess {
   /// read on the next time. False when the stream has ended, and closes it then.
   bool read_pipe(int stream, const std::function<void(std::string_view bytes)>& take);
 
-  /// To its standard input, for a few lines, which a pipe holds. False when they did not fit, or when nobody
-  /// reads it any more.
+  /// To its standard input, for a few lines, which a pipe holds. False when they did not fit. Nothing
+  /// becomes of them when nobody reads it any more: then the process has ended, or will.
   bool write_input(std::string_view text) const;
   void close_input();
 
