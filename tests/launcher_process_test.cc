@@ -104,6 +104,15 @@ int throw_in_worker_1(const std::vector<std::string>&) {
 
 const testing::TaskRegistration kThrowInWorker1("throw_in_worker_1", throw_in_worker_1);
 
+// As a Trainer does whose failure the program catches.
+int forget_a_failure(const std::vector<std::string>&) {
+  return run_task([](Job& job) {
+    if (job.rank() == 1) job.context().note_failed_training("no more disk in worker 1");
+  });
+}
+
+const testing::TaskRegistration kForgetAFailure("forget_a_failure", forget_a_failure);
+
 // The others take longer to end than a launcher waits that does not know them.
 int throw_in_worker_1_and_end_slowly(const std::vector<std::string>&) {
   return run_task([](Job& job) {
@@ -311,6 +320,15 @@ TEST_F(LauncherTest, AnExceptionIsSaidTwiceAndTheOthersAreNotBlamed) {
                                    Not(HasSubstr("the job failed:"))));
   EXPECT_EQ(count_of(result.output, "no more disk in worker 1"), 2U) << result.output;
   EXPECT_EQ(count_of(result.output, "stopped, because worker/1 (host "), 2U) << result.output;
+}
+
+TEST_F(LauncherTest, AFailureThatTheProgramForgetsIsSaidAtItsEnd) {
+  const auto result = run_to_end({"--workers", "2", "--", self(), "--task-main=forget_a_failure"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(ContainsRegex("worker/1 . W .*training failed, and the program has ended as "
+                                  "if it had not: no more disk in worker 1"),
+                    Not(ContainsRegex("worker/0 . W .*training failed"))));
 }
 
 TEST_F(LauncherTest, TasksThatAreSlowToEndStillSayWhoHasFailed) {
