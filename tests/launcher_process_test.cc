@@ -428,6 +428,20 @@ TEST_F(LauncherTest, AKilledLauncherLeavesNothingNotEvenGrandchildren) {
   EXPECT_TRUE(nothing_left());
 }
 
+// With a session of its own, and with a child that its end leaves behind in turn.
+TEST_F(LauncherTest, ADaemonThatATaskLeavesBehindIsEndedAndSaid) {
+  const auto began = std::filesystem::temp_directory_path() / ("muster-daemon-" + mark);
+  const auto result = run_to_end(
+      {"--workers", "1", "--", "sh", "-c",
+       fmt::format("setsid sh -c 'sleep {0} & touch {1}; wait' & while ! test -e {1}; do sleep 0.02; done",
+                   mark, began.string())});
+  std::filesystem::remove(began);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              ::testing::ContainsRegex("worker/0 has left sh \\(pid [0-9]+\\) running: ending it"));
+  EXPECT_TRUE(testing::processes_mentioning(mark).empty());
+}
+
 TEST_F(LauncherTest, AfterAFailureAllTasksStartAgain) {
   const auto result =
       run_to_end({"--workers", "3", "--max-restarts", "1", "--", self(), "--task-main=fail_once"});
@@ -548,12 +562,12 @@ TEST_F(LauncherTest, ANodeThatDoesNotComeIsNamed) {
   const ReservedPort port("127.0.0.1");
   const auto result =
       run_to_end({"--workers", "2", "--nnodes", "2", "--node-rank", "0", "--coordinator",
-                  fmt::format("127.0.0.1:{}", port.port()), "--join-timeout", "5s", "--", "hello_cluster"});
+                  fmt::format("127.0.0.1:{}", port.port()), "--join-timeout", "15s", "--", "hello_cluster"});
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_THAT(
       result.output,
       AllOf(HasSubstr("still waiting for node 1 of 2: is muster run started there, with --node-rank 1?"),
-            HasSubstr("node 1 of 2 did not come within 5.0 s (--join-timeout)")));
+            HasSubstr("node 1 of 2 did not come within 15.0 s (--join-timeout)")));
 }
 
 TEST_F(LauncherTest, AFailureOnOneNodeEndsTheOther) {

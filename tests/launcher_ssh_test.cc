@@ -122,6 +122,27 @@ TEST_F(SshLauncherTest, AHostThatCanNotBeReachedIsNamedAndTheOthersEnd) {
   EXPECT_TRUE(nothing_left());
 }
 
+// As a login that runs another program than it is asked to, or one that waits for an answer.
+TEST_F(SshLauncherTest, AnSshThatStartsNoLauncherIsAnError) {
+  std::ofstream(folder / "hang") << "#!/bin/sh\nexec sleep " << mark << "\n";
+  std::filesystem::permissions(folder / "hang", std::filesystem::perms::owner_all);
+  const std::vector<std::string> rest = {"--hosts",        kHosts, "--workers", "2",
+                                         "--join-timeout", "8s",   "--",        "true"};
+  const auto with_ssh = [&](const std::string& ssh) {
+    std::vector<std::string> command = {beside_self("muster"), "run", "--ssh", ssh};
+    command.insert(command.end(), rest.begin(), rest.end());
+    return run(command);
+  };
+  const auto nothing = with_ssh("true");
+  EXPECT_EQ(nothing.exit_code, 1);
+  EXPECT_THAT(nothing.output, HasSubstr("true exited with code 0 on 127.0.0.1 without having started"));
+  const auto hangs = with_ssh(folder / "hang");
+  EXPECT_EQ(hangs.exit_code, 1);
+  EXPECT_THAT(hangs.output, AllOf(HasSubstr("still waiting for the launcher on 127.0.0.1, 127.0.0.2"),
+                                  HasSubstr("no launcher began on 127.0.0.1, 127.0.0.2 within 8.0 s")));
+  EXPECT_TRUE(nothing_left());
+}
+
 TEST_F(SshLauncherTest, CtrlCEndsTheJobOnAllHosts) {
   const int launcher =
       start({"--hosts", kHosts, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep " + mark});

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "muster/base/error.h"
 #include "muster/base/text.h"
@@ -20,6 +20,8 @@ namespace muster::detail {
 namespace {
 
 using namespace std::chrono_literals;
+
+constexpr auto kReminderInterval = 3s;
 
 std::string quoted(const std::vector<std::string>& words) {
   std::string text;
@@ -95,8 +97,7 @@ void HostLauncher::start(size_t node) {
   if (!process->write_input(input)) {
     raise<InvalidArgument>(
         "--env: the variables for the tasks take {} bytes, more than the launchers can be told: put them in "
-        "a "
-        "file that the program reads",
+        "a file that the program reads",
         input.size());
   }
   nodes_.push_back({.host = options_.hosts[node].name, .process = std::move(process)});
@@ -104,6 +105,8 @@ void HostLauncher::start(size_t node) {
 
 int HostLauncher::run() {
   for (size_t node = 0; node < options_.hosts.size(); ++node) start(node);
+  begin_until_ = Deadline::after(options_.join_timeout);
+  next_reminder_ = Deadline::after(kReminderInterval);
   while (any_running()) poll_once();
   return interrupted_by_ ? 128 + *interrupted_by_ : exit_code_;
 }
@@ -129,6 +132,7 @@ void HostLauncher::poll_once() {
   }
   read_signals();
   reap();
+  check_beginnings();
   if (!signals_.outlives_readers() && !interrupted_by_ && output_->reader_is_gone()) {
     interrupted_by_ = SIGPIPE;
     stop_all();
@@ -162,8 +166,48 @@ void HostLauncher::read_signals() {
 }
 
 void HostLauncher::read_output(size_t node, int stream) {
-  const auto show = [&](std::string_view bytes) { output_->write(node, stream + 1, bytes); };
-  if (!nodes_[node].process->read_pipe(stream, show)) output_->close(node, stream + 1);
+  if (nodes_[node].process->read_pipe(stream, [&](std::string_view bytes) { show(node, stream, bytes); }))
+    return;
+  if (stream == 0) output_->write(node, 1, std::exchange(nodes_[node].unread, ""));
+  output_->close(node, stream + 1);
+}
+
+// All but the line by which the launcher says that it has begun.
+void HostLauncher::show(size_t node, int stream, std::string_view bytes) {
+  Node& from = nodes_[node];
+  if (stream != 0 || from.has_begun) return output_->write(node, stream + 1, bytes);
+  from.unread += bytes;
+  size_t end = from.unread.rfind('\n') + 1;
+  if (const size_t found = from.unread.find(kLauncherReady); found != std::string::npos) {
+    from.has_begun = true;
+    from.unread.erase(found, kLauncherReady.size());
+    end = from.unread.size();
+  }
+  output_->write(node, 1, from.unread.substr(0, end));
+  from.unread.erase(0, end);
+}
+
+// From then on the launchers say themselves whom they miss.
+void HostLauncher::check_beginnings() {
+  if (!begin_until_ || interrupted_by_ || stopped_) return;
+  std::vector<std::string> missing;
+  for (const auto& node : nodes_) {
+    if (!node.has_begun && node.process->running()) missing.push_back(node.host);
+  }
+  if (missing.empty()) {
+    begin_until_.reset();
+  } else if (begin_until_->expired()) {
+    output_->warn(
+        fmt::format("no launcher began on {} within {} (--join-timeout): does {} {} ask for something?",
+                    fmt::join(missing, ", "), format_seconds(options_.join_timeout), options_.ssh.front(),
+                    missing.front()));
+    exit_code_ = 1;
+    stop_all();
+  } else if (next_reminder_.expired()) {
+    next_reminder_ = Deadline::after(kReminderInterval);
+    output_->say(fmt::format("still waiting for the launcher on {}, by {}", fmt::join(missing, ", "),
+                             options_.ssh.front()));
+  }
 }
 
 // A launcher that ends with an error has told the others, who end with their own words. One that could not be
@@ -177,6 +221,13 @@ void HostLauncher::reap() {
     }
     const int code = process.exit()->as_exit_code();
     if (interrupted_by_ || stopped_) continue;
+    if (code == 0 && !nodes_[i].has_begun) {
+      output_->warn(fmt::format("{} exited with code 0 on {} without having started the launcher there",
+                                options_.ssh.front(), nodes_[i].host));
+      exit_code_ = 1;
+      stop_at_ = Deadline::after(0ms);
+      continue;
+    }
     if (code == 0) {  // all have come to the end of the job: the others end, too
       if (!stop_at_) stop_at_ = Deadline::after(2 * options_.grace + 5s);
       continue;

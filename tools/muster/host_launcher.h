@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/environment.h"
@@ -41,6 +42,7 @@ class HostLauncher {
     Environment variables;             ///< for the launchers and their tasks
     std::filesystem::path tee;
     std::chrono::milliseconds grace{std::chrono::seconds(5)};
+    std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};  ///< for the launchers to begin
   };
 
   /// Throws InvalidArgument when the others could not reach the first host by its name.
@@ -57,6 +59,8 @@ class HostLauncher {
   struct Node {
     std::string host;
     std::unique_ptr<TaskProcess> process;
+    bool has_begun = false;  // its launcher, which has said so
+    std::string unread;      // until then: the beginning of a line of standard output
   };
 
   bool is_here(const HostEntry& host) const;
@@ -65,6 +69,8 @@ class HostLauncher {
   void poll_once();
   void read_signals();
   void read_output(size_t node, int stream);
+  void show(size_t node, int stream, std::string_view bytes);
+  void check_beginnings();
   void reap();
   void stop_all();
   bool any_running() const;
@@ -77,6 +83,8 @@ class HostLauncher {
   std::optional<int> interrupted_by_;
   int exit_code_ = 0;
   bool stopped_ = false;
+  std::optional<Deadline> begin_until_;  // while some launcher has not begun
+  Deadline next_reminder_ = Deadline::never();
   std::optional<Deadline> stop_at_;  // when one has failed and the others should end by themselves
   std::optional<Deadline> kill_at_;
 };

@@ -9,6 +9,7 @@
 #include <array>
 #include <ctime>
 #include <future>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -47,7 +48,8 @@ Launcher::Launcher(LaunchOptions options)
     : options_(std::move(options)),
       program_(find_program(options_.command.front(),
                             options_.config.environment.get("PATH").value_or("/usr/bin:/bin"))),
-      goes_on_(options_.config.uses_servers()) {
+      goes_on_(options_.config.uses_servers()),
+      adopted_([this](pid_t process) { return is_ours(process); }) {
   options_.check();
   options_.check_node(available_cores());
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -86,6 +88,7 @@ int Launcher::run() {
       throw;
     }
     while (any_running(/*workers_only=*/false) || status_ == Status::kRunning) poll_once();
+    end_adopted();
     if (!may_begin_again()) return conclude();
     begin_again();
   }
@@ -278,6 +281,33 @@ void Launcher::reap() {
       if (process.pipe(stream) >= 0) read_output(i, stream);
     }
     task_ended(i);
+  }
+  adopted_.reap();
+}
+
+bool Launcher::is_ours(pid_t process) const {
+  return process == reaper_.pid() || std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+           return task.process && task.process->running() && task.process->pid() == process;
+         });
+}
+
+// Those that they have started come to us when they end.
+void Launcher::end_adopted() {
+  std::set<pid_t> told;
+  const auto deadline = Deadline::after(options_.grace);
+  for (auto left = adopted_.living(); !left.empty(); left = adopted_.living()) {
+    const bool at_once = deadline.expired() || signals_.next();
+    for (const auto& process : left) {
+      const bool is_new = told.insert(process.pid).second;
+      if (is_new)
+        output_->warn(fmt::format("{} has left {} (pid {}) running: ending it",
+                                  process.task.empty() ? "a task" : process.task, process.name, process.pid));
+      if (!is_new && !at_once) continue;
+      kill(process.pid, at_once ? SIGKILL : SIGTERM);
+      kill(process.pid, SIGCONT);
+    }
+    std::this_thread::sleep_for(10ms);
+    adopted_.reap();
   }
 }
 

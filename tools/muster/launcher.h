@@ -11,6 +11,8 @@
 //   stopping   a task failed, the job was aborted elsewhere, or the user wants it: TERM, then KILL after the
 //              grace period. Without parameter servers all begin again then, while they may be restarted
 //
+// What the tasks have left behind when they have ended, daemons too, is ended then, and said.
+//
 // Not thread-safe: one thread makes it and calls run(), which starts, watches and ends the tasks in one
 // poll loop. Other threads bring it news: one finds the other nodes at the start, while the user may still
 // interrupt; one waits for them at the end; and the member's own says that the job was aborted, or which
@@ -24,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/adopted_processes.h"
 #include "muster/base/mutex.h"
 #include "muster/launch_options.h"
 #include "muster/launcher_signals.h"
@@ -67,6 +70,8 @@ class Launcher {
   void interrupt(int signal, const std::string& what);
   void read_output(size_t index, int stream);
   void reap();
+  void end_adopted();
+  bool is_ours(pid_t process) const;
   void task_ended(size_t index);
   bool goes_on_without(const Task& task);
   void note_failures();
@@ -96,6 +101,7 @@ class Launcher {
   const std::string program_;
   const bool goes_on_;  // when a worker fails
   OrphanReaper reaper_;
+  const AdoptedProcesses adopted_;
   const LauncherSignals signals_;
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
   std::unique_ptr<TaskOutput> output_;

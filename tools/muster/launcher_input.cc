@@ -76,6 +76,7 @@ void read_variables(Environment& environment) {
     if (!value) raise<InvalidArgument>("--controlled: the first line of standard input is malformed");
     environment.set(word.substr(0, equals), *value);
   }
+  (void)!write(STDOUT_FILENO, kLauncherReady.data(), kLauncherReady.size());
 }
 
 void obey_input() {

@@ -7,9 +7,13 @@
 //   MUSTER_SECRET=3f9a LANG=43         values in hexadecimal digits: they may be any bytes
 //   USR1
 //
+// When it has read the first line, it says so on its standard output: what a host's shell prints before, or
+// instead, is not the launcher's.
+//
 // The functions have no state but standard input, which one of them reads at a time.
 
 #include <string>
+#include <string_view>
 
 #include "muster/base/environment.h"
 
@@ -21,8 +25,11 @@ std::string input_of_variables(const Environment& variables);
 /// A line for a signal: "USR1\n".
 std::string input_of_signal(int number);
 
-/// Reads the first line from standard input and sets its variables in `environment`. Blocks until it has
-/// come; throws InvalidArgument when it is not such a line.
+/// What the launcher answers, in a line of its own.
+constexpr std::string_view kLauncherReady = "muster: the launcher of this host has begun\n";
+
+/// Reads the first line from standard input, sets its variables in `environment`, and answers. Blocks until
+/// it has come; throws InvalidArgument when it is not such a line.
 void read_variables(Environment& environment);
 
 /// Makes a thread that reads the rest, to the end of the process: it sends this process the signals that it

@@ -177,6 +177,8 @@ bool Launcher::may_begin_again() {
     poll(&wait, 1, 100);
     eventfd_t ignored = 0;
     eventfd_read(wake_, &ignored);
+    read_signals();
+    if (interrupted_) return false;
     how = aborted();
   }
   return how && how->by && how->by->job != "launcher";

@@ -20,6 +20,7 @@ class OrphanReaper {
 
   void watch(pid_t group);
   void forget(pid_t group);
+  pid_t pid() const { return pid_; }
 
  private:
   void write(char what, pid_t group) const;

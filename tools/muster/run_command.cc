@@ -229,7 +229,8 @@ int RunCommand::Impl::run_on_hosts() {
                          .environment = config.environment,
                          .variables = variables,
                          .tee = options.tee,
-                         .grace = options.grace});
+                         .grace = options.grace,
+                         .join_timeout = config.join_timeout});
   if (dry_run) {
     for (const auto& text : launcher.commands()) fmt::print("{}\n", text);
     return 0;

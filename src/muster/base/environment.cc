@@ -3,21 +3,29 @@
 #include <unistd.h>
 
 #include <climits>
-#include <string_view>
+#include <fstream>
 
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 
 namespace muster::detail {
 
+void Environment::add(std::string_view assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals != std::string_view::npos)
+    variables_.emplace(assignment.substr(0, equals), assignment.substr(equals + 1));
+}
+
 Environment Environment::of_process() {
   Environment result;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    const size_t equals = text.find('=');
-    if (equals == std::string_view::npos) continue;
-    result.variables_.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) result.add(*entry);
+  return result;
+}
+
+Environment Environment::of_process(pid_t process) {
+  Environment result;
+  std::ifstream file(fmt::format("/proc/{}/environ", process), std::ios::binary);
+  for (std::string assignment; std::getline(file, assignment, '\0');) result.add(assignment);
   return result;
 }
 

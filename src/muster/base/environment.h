@@ -1,13 +1,16 @@
 #pragma once
 
-// The environment variables, as a value. Environment::of_process() is the only place in Muster that reads
+// The environment variables, as a value. Environment::of_process is the only place in Muster that reads
 // them, once at start; everything else is handed an Environment, so that tests can make their own. The
 // process's own environment is never changed.
+
+#include <sys/types.h>
 
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace muster::detail {
@@ -19,6 +22,9 @@ class Environment {
       : variables_(variables) {}
 
   static Environment of_process();
+
+  /// Of another process, as it was when its program started; empty when that can't be read.
+  static Environment of_process(pid_t process);
 
   /// The value; an empty variable counts as unset.
   std::optional<std::string> get(const std::string& name) const;
@@ -36,6 +42,8 @@ class Environment {
   std::vector<std::string> assignments() const;
 
  private:
+  void add(std::string_view assignment);
+
   std::map<std::string, std::string> variables_;
 };
 
