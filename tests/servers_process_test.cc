@@ -2,6 +2,8 @@
 // hosts that share no memory.
 
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -43,6 +45,7 @@ int train(const std::vector<std::string>& arguments) {
   std::string go;  // a file: until it is there, nobody goes beyond a few steps
   std::string write;
   bool second = false;
+  bool forks = false;
   CLI::App app;
   app.add_option("--steps", steps);
   app.add_option("--out", out);
@@ -50,6 +53,7 @@ int train(const std::vector<std::string>& arguments) {
   app.add_option("--write", write,
                  "change a parameter in place after 5 steps: by an operator, or by its data");
   app.add_flag("--second", second, "train another model beside it, in steps 5 to 64 of this worker");
+  app.add_flag("--fork", forks, "let a fork of worker 1 train on after 5 steps");
   std::vector<char*> argv = {const_cast<char*>("train")};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -72,6 +76,14 @@ int train(const std::vector<std::string>& arguments) {
     };
     for (int taken = 1; timed_step(); ++taken) {
       if (taken == 5) fmt::print("training\n");
+      if (taken == 5 && forks && job.rank() == 1) {
+        fflush(stdout);
+        const pid_t fork_of_it = fork();
+        if (fork_of_it == 0) continue;  // as if it were the worker
+        int status = 0;
+        waitpid(fork_of_it, &status, 0);
+        fmt::print("the fork ended with {}\n", WEXITSTATUS(status));
+      }
       if (taken == 5 && !write.empty()) {
         const torch::NoGradGuard no_grad;
         auto parameter = net->parameters().at(2);
@@ -304,6 +316,41 @@ TEST_F(ServersProcesses, AServerThatDiesEndsTheJobWithAnErrorThatNamesIt) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.output, HasSubstr("parameter server 0 did not come back"));
   }
+}
+
+TEST_F(ServersProcesses, AForkThatTrainsOnIsToldThatItCantAndTheWorkerTrainsOn) {
+  for (const std::string strategy : {"ps-async", "ps-sync"}) {
+    std::filesystem::remove(go_file());
+    const Job job =
+        start(2, 1, {"--steps", "60", "--fork", "--go", go_file()}, {{"MUSTER_STRATEGY", strategy}});
+    for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+    go();
+    expect_success(job.workers[0]);
+    const auto result = cluster_.wait(job.workers[1], soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output,
+                ::testing::AllOf(HasSubstr("a fork of worker/1"), HasSubstr("has none of that one's threads"),
+                                 HasSubstr("the fork ended with 1"), HasSubstr("ended at step 60")));
+    expect_success(job.servers[0]);
+  }
+}
+
+// Its connections stay open: that it has failed only the coordinator knows.
+TEST_F(ServersProcesses, AServerThatIsStoppedIsWaitedForAndThenEndsTheJobByName) {
+  const Job job = start(
+      2, 1, {"--steps", "1000000"},
+      {{"MUSTER_STRATEGY", "ps-sync"}, {"MUSTER_HEARTBEAT_TIMEOUT", "3s"}, {"MUSTER_SERVER_WAIT", "2s"}});
+  for (const int process : job.workers) cluster_.wait_for_output(process, "training", soon());
+  cluster_.signal(job.servers[0], SIGSTOP);
+  const auto stopped = Deadline::Clock::now();
+  for (const int process : job.workers) {
+    const auto result = cluster_.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, HasSubstr("parameter server 0 is gone (ps/0 has failed"));
+  }
+  EXPECT_LT(Deadline::Clock::now() - stopped, 30s);
+  cluster_.signal(job.servers[0], SIGKILL);
+  cluster_.wait(job.servers[0], soon());
 }
 
 TEST_F(ServersProcesses, AServerOfTwoModelsThatDiesEndsTheJobWithAnErrorThatNamesIt) {

@@ -59,7 +59,8 @@ class ShardedEmbeddingImpl : public torch::nn::Module {
   /// The rows of `ids`, int64 of any shape: float32 of that shape and `width`. Throws InvalidArgument for
   /// other ids, PeerLost for a server that is gone, DeadlineExceeded for one that does not answer. A second
   /// backward pass through what it gave (retain_graph) throws, too: the servers have had the gradients; add
-  /// the losses up first.
+  /// the losses up first. One that brings a gradient that is infinite or not a number throws DataLoss, or with
+  /// --on-nan skip leaves the rows as they are.
   torch::Tensor forward(const torch::Tensor& ids);
 
   EmbeddingSize size();
@@ -71,6 +72,7 @@ class ShardedEmbeddingImpl : public torch::nn::Module {
   detail::TableClient& client_;
   const EmbeddingOptions options_;
   const torch::Tensor anchor_;  // Requires a gradient, so that autograd calls our backward function.
+  bool skips_ = false;          // With --on-nan skip, gradients that are not finite.
 };
 
 /// The module holder, as torch's modules have one: copies stand for the same table.

@@ -36,14 +36,12 @@
 namespace muster {
 
 /// An operation on tensors in flight, as the functions with _async give it. Copies stand for the same one;
-/// any thread may use them. It may be dropped, unless a tensor in place is not contiguous, which changes in
-/// wait(): the tensors are kept until the operation is done. Nobody else may write to them until then, nor
-/// read those that it changes.
+/// any thread may use them. It may be dropped: the tensors are kept until the operation is done. Nobody else
+/// may write to them until then, nor read those that it changes.
 class TensorWork {
  public:
   /// Blocks until it is done, and gives the tensor with the result: for an operation in place, and for a
-  /// send, the one that was passed. Throws as Work::wait does. A tensor in place that is not contiguous
-  /// changes in here, and not without this call.
+  /// send, the one that was passed. Throws as Work::wait does.
   torch::Tensor wait(std::optional<Deadline> deadline = {});
 
   bool done() const;  ///< Whether wait() would not block.

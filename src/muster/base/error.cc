@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <typeinfo>
 
 #include "muster/base/log.h"
 
@@ -17,7 +18,7 @@ std::string text_without_stack(const std::exception& error) {
   const size_t stack = text.find("\nException raised from ");
   if (stack != std::string::npos && text.find("(most recent call first)", stack) != std::string::npos)
     text.resize(stack);
-  return text;
+  return text.empty() ? fmt::format("an exception without a text, of type {}", typeid(error).name()) : text;
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {

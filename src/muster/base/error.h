@@ -22,7 +22,8 @@ template <typename E, typename... Args>
 std::string describe_errno(int error);
 
 /// What an exception says, without the stack that libtorch appends to its own: what c10::Error calls
-/// what_without_backtrace(), for rooms and programs that do not know libtorch.
+/// what_without_backtrace(), for rooms and programs that do not know libtorch. Of one that says nothing, its
+/// type.
 std::string text_without_stack(const std::exception& error);
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);

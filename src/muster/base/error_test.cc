@@ -17,6 +17,11 @@ TEST(TextWithoutStack, LeavesOutTheStackThatLibtorchAppends) {
             "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)\n  while in layer 7");
 }
 
+TEST(TextWithoutStack, IsTheTypeWhereThereIsNone) {
+  EXPECT_EQ(text_without_stack(std::runtime_error("")),
+            "an exception without a text, of type St13runtime_error");
+}
+
 TEST(TextWithoutStack, KeepsAllOfAnotherException) {
   const std::runtime_error error("two lines\nException raised from spite");
   EXPECT_EQ(text_without_stack(error), error.what());

@@ -47,6 +47,7 @@ struct StackSlot {
 };
 constinit std::array<StackSlot, 64> stack_slots;
 constinit sem_t quit_raised{};  // for each SIGQUIT, and to end the thread that waits for them
+constinit std::atomic<pid_t> watched_process{0};
 
 int sample_signal() {
   return SIGRTMIN + 7;
@@ -79,9 +80,15 @@ void on_sample(int /*signal*/, siginfo_t* /*info*/, void* context) {
   errno = error;
 }
 
-void on_quit(int /*signal*/) {
+// A fork has not the thread that would print: the signal ends it, as it would have without us.
+void on_quit(int number) {
   const int error = errno;
-  sem_post(&quit_raised);
+  if (getpid() == watched_process) {
+    sem_post(&quit_raised);
+  } else {
+    signal(number, SIG_DFL);
+    kill(getpid(), number);
+  }
   errno = error;
 }
 
@@ -157,7 +164,10 @@ std::string frames_of(const StackSlot& slot, Symbols& symbols) {
 // What follows a thread's state. The slot is free again, unless its thread is about to fill it.
 std::string answer_of(const ThreadStatus& thread, StackSlot* slot, Symbols& symbols) {
   if (thread.blocks) return fmt::format(", blocks signal {}: no stack\n", sample_signal());
-  if (slot == nullptr) return ", has ended since\n";
+  if (slot == nullptr) {
+    const bool is_there = std::filesystem::exists(fmt::format("/proc/self/task/{}", thread.id));
+    return is_there ? ", there was no room for its stack\n" : ", has ended since\n";
+  }
   pid_t expected = thread.id;
   if (slot->asked.compare_exchange_strong(expected, kNobody) || expected != kTaken)
     return fmt::format(", did not answer within {}\n", format_seconds(ThreadStacks::kAnswerWithin));
@@ -213,6 +223,7 @@ void ThreadStacks::start() {
   std::array<void*, 1> frame{};
   backtrace(frame.data(), 1);  // loads libgcc, which a handler must not do
   sem_init(&quit_raised, 0, 0);
+  watched_process = getpid();
   sigset_t all_but_quit;
   sigset_t before;
   sigfillset(&all_but_quit);

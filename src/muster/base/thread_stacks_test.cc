@@ -318,5 +318,21 @@ TEST_F(ThreadStacksTest, ASignalThatIsIgnoredOrHasAHandlerIsLeftAlone) {
   EXPECT_EQ(action_of(SIGQUIT), &own_handler);
 }
 
+#if !defined(__SANITIZE_THREAD__)  // which lets no handler run in the fork of a process with threads
+// It has no thread that could print.
+TEST(ThreadStacks, AForkIsEndedByTheSignalAsWithoutIt) {
+  const ThreadStacks stacks;
+  const pid_t fork_of_us = fork();
+  if (fork_of_us == 0) {
+    for (;;) pause();
+  }
+  kill(fork_of_us, SIGQUIT);
+  int status = 0;
+  EXPECT_EQ(waitpid(fork_of_us, &status, 0), fork_of_us);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGQUIT);
+}
+#endif
+
 }  // namespace
 }  // namespace muster::detail

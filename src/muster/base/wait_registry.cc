@@ -16,10 +16,11 @@ thread_local WaitInProgress* innermost_wait = nullptr;
 
 }  // namespace
 
-std::vector<Wait> WaitRegistry::waits() const {
+std::vector<Wait> WaitRegistry::waits() {
   std::vector<Wait> all;
   const MutexLock lock(mutex_);
-  for (const auto& [id, wait] : waits_) {
+  for (auto& [id, wait] : waits_) {
+    if (wait.shown) ++wait.looks;
     all.push_back(wait);
     if (wait.main && call_.name != nullptr && !call_.ended) all.back().inside = text_of(call_);
   }
@@ -38,7 +39,7 @@ std::string WaitRegistry::doing() const {
                      format_seconds(Clock::now() - call_.since));
 }
 
-std::string WaitRegistry::describe() const {
+std::string WaitRegistry::describe() {
   std::vector<std::string> parts;
   for (const Wait& wait : waits()) {
     if (!wait.of.empty()) continue;
@@ -106,6 +107,19 @@ std::string WaitRegistry::text_of(const Call& call) {
   return call.number < 0 ? std::string(call.name) : fmt::format("{} {}", call.name, call.number);
 }
 
+const std::atomic<bool>* WaitRegistry::set_main_waits(const std::atomic<bool>* main_waits) {
+  const MutexLock lock(mutex_);
+  const auto before = std::exchange(main_waits_[std::this_thread::get_id()], main_waits);
+  if (main_waits == nullptr) main_waits_.erase(std::this_thread::get_id());
+  return before;
+}
+
+bool WaitRegistry::main_waits_for_us() const {
+  const MutexLock lock(mutex_);
+  const auto found = main_waits_.find(std::this_thread::get_id());
+  return found != main_waits_.end() && found->second->load();
+}
+
 WaitInProgress::WaitInProgress(WaitRegistry* registry)
     : registry_(registry), outer_(std::exchange(innermost_wait, this)) {
   if (outer_ != nullptr) outer_->withdraw();
@@ -140,15 +154,21 @@ void WaitInProgress::show() {
 
 void WaitInProgress::tell() {
   if (id_ == 0) id_ = registry_->next_id();
+  const bool for_main = registry_->main_waits_for_us();
   registry_->set({.id = id_,
                   .wait_for = describe(),
-                  .main = main_ || registry_->is_main(),
+                  .main = main_ || for_main || registry_->is_main(),
                   .looks = looks_,
+                  .shown = is_shown_ && looks_ == 0,
                   .since = since_});
 }
 
 void look_at_wait() {
   if (innermost_wait != nullptr) innermost_wait->look();
+}
+
+void show_wait() {
+  if (innermost_wait != nullptr) innermost_wait->show();
 }
 
 void wait_gets_on() {

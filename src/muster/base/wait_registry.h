@@ -11,6 +11,7 @@
 //
 // The registry is thread-safe and blocks for nobody; a ScopedWait belongs to the thread that waits.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -54,6 +55,7 @@ struct Wait {
   WaitFor wait_for;
   bool main = false;   ///< the job's own thread waits: it does nothing else
   uint64_t looks = 0;  ///< how often it was seen that there is still nothing
+  bool shown = false;  ///< nobody looks: that it is still here when somebody asks counts as a look
   Deadline::Clock::time_point since;
 };
 
@@ -64,7 +66,7 @@ class WaitRegistry {
 
   bool is_main() const { return std::this_thread::get_id() == main_; }
 
-  std::vector<Wait> waits() const;
+  std::vector<Wait> waits();
 
   /// What this task does, for people: "in step 81 since 3.2 s", "out of step 81 since 3.2 s"; before the first
   /// such call what `otherwise` says. That is called by whoever asks, from any thread.
@@ -73,13 +75,14 @@ class WaitRegistry {
 
   /// What this task waits for, or else does, for people: "waits in barrier 'start' since 12.0 s", "waits in
   /// step 81 for worker/1 since 3.2 s", "is in step 81 since 3.2 s". May be empty.
-  std::string describe() const;
+  std::string describe();
 
   /// What a server holds back, and from whom: replaces what the same owner said before.
   void set_held(const void* owner, std::vector<Wait> held);
 
  private:
   friend class ScopedCall;
+  friend class ScopedWorkForOthers;
   friend class WaitInProgress;
   struct Call {
     const char* name = nullptr;
@@ -87,6 +90,10 @@ class WaitRegistry {
     bool ended = false;
     Deadline::Clock::time_point since;
   };
+
+  // Of the calling thread; null: it works for nobody. Gives what was there.
+  const std::atomic<bool>* set_main_waits(const std::atomic<bool>* main_waits);
+  bool main_waits_for_us() const;
 
   Call begin(const char* name, int64_t number);
   void end(const Call& outer);
@@ -102,6 +109,7 @@ class WaitRegistry {
   std::function<std::string()> otherwise_ MUSTER_GUARDED_BY(mutex_);
   std::map<uint64_t, Wait> waits_ MUSTER_GUARDED_BY(mutex_);
   std::map<const void*, std::vector<Wait>> held_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::thread::id, const std::atomic<bool>*> main_waits_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// The program is inside this call, for messages: "step" and its number, or "evaluate()" without one.
@@ -119,6 +127,24 @@ class ScopedCall {
  private:
   WaitRegistry* const registry_;
   WaitRegistry::Call outer_;
+};
+
+/// The calling thread works for others: while `main_waits` says that the job's own thread is one of them, a
+/// wait of the calling thread is that one's. `registry` may be null.
+class ScopedWorkForOthers {
+ public:
+  ScopedWorkForOthers(WaitRegistry* registry, const std::atomic<bool>& main_waits) : registry_(registry) {
+    if (registry_ != nullptr) outer_ = registry_->set_main_waits(&main_waits);
+  }
+  ~ScopedWorkForOthers() {
+    if (registry_ != nullptr) registry_->set_main_waits(outer_);
+  }
+  ScopedWorkForOthers(const ScopedWorkForOthers&) = delete;
+  ScopedWorkForOthers& operator=(const ScopedWorkForOthers&) = delete;
+
+ private:
+  WaitRegistry* const registry_;
+  const std::atomic<bool>* outer_ = nullptr;
 };
 
 /// What ScopedWait is made of.
@@ -171,8 +197,9 @@ class ScopedWait : public WaitInProgress {
   const Describe describe_;
 };
 
-/// The innermost wait of this thread looks, or gets on, if there is one.
+/// The innermost wait of this thread looks, gets on, or is shown, if there is one.
 void look_at_wait();
 void wait_gets_on();
+void show_wait();
 
 }  // namespace muster::detail

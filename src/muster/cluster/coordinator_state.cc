@@ -69,7 +69,7 @@ void CoordinatorState::received(StreamId id, const proto::FromMember& message, T
     case proto::FromMember::kHeartbeat: {
       wait_watch_.heard(stream.self.task.short_name(), message.heartbeat());
       proto::FromCoordinator answer;
-      answer.mutable_heartbeat();
+      answer.mutable_heartbeat()->set_look(wait_watch_.looks());
       return actions_.send(id, std::move(answer));
     }
     case proto::FromMember::kRequest:

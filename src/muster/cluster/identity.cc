@@ -332,8 +332,7 @@ Identity find_identity(const Config& config) {
     if (!config.coordinator.empty()) {
       raise<InvalidArgument>(
           "--coordinator {} is given, but nothing says which task this is: give --task and --cluster, or "
-          "start "
-          "the program with a launcher such as `muster run`",
+          "start the program with a launcher such as `muster run`",
           config.coordinator);
     }
     Identity alone;

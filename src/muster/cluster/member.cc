@@ -100,6 +100,17 @@ class Member::Impl {
         [] { return std::string("the workers did not finish in time"); });
   }
 
+  bool has_failed(const TaskName& task) {
+    const MutexLock lock(mutex_);
+    return tasks_.all() && tasks_.living(task) == nullptr;
+  }
+
+  void close() {
+    const MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
   bool assembled() {
     const MutexLock lock(mutex_);
     return tasks_.all().has_value();
@@ -167,11 +178,13 @@ class Member::Impl {
     MutexLock lock(mutex_);
     throw_if_ended();
     leaving_ = true;
+    closed_ = true;
+    changed_.notify_all();
     proto::FromMember message;
     message.mutable_leave();
     send(std::move(message));
     while (!stream_ended_) {
-      throw_if_ended();
+      throw_error();
       if (deadline.expired())
         raise<DeadlineExceeded>("the coordinator at {} did not take the leave in time", address_.to_string());
       changed_.wait_until(lock, deadline.time_point());
@@ -361,6 +374,9 @@ class Member::Impl {
           status_ = Status::kRefused;
         }
         break;
+      case proto::FromCoordinator::kHeartbeat:
+        look_ = message.heartbeat().look();
+        break;
       case proto::FromCoordinator::kAssembled:
         tasks_.update(message.assembled());
         break;
@@ -414,8 +430,13 @@ class Member::Impl {
     changed_.notify_all();
   }
 
-  void throw_if_ended() const MUSTER_REQUIRES(mutex_) {
+  void throw_error() const MUSTER_REQUIRES(mutex_) {
     if (error_) std::rethrow_exception(*error_);
+  }
+
+  void throw_if_ended() const MUSTER_REQUIRES(mutex_) {
+    throw_error();
+    if (closed_) raise<Aborted>("{} has left the job", options_.task.short_name());
   }
 
   template <typename Ready, typename Describe>
@@ -427,8 +448,9 @@ class Member::Impl {
     }
   }
 
-  proto::Heartbeat make_heartbeat() const {
+  proto::Heartbeat make_heartbeat() const MUSTER_REQUIRES(mutex_) {
     proto::Heartbeat heartbeat;
+    heartbeat.set_look(look_);
     if (options_.waits == nullptr) return heartbeat;
     for (const auto& wait : options_.waits->waits()) *heartbeat.add_waits() = to_proto(wait);
     heartbeat.set_doing(options_.waits->doing());
@@ -501,6 +523,7 @@ class Member::Impl {
   proto::Refusal refusal_ MUSTER_GUARDED_BY(mutex_);
   std::chrono::milliseconds heartbeat_timeout_ MUSTER_GUARDED_BY(mutex_){10000};
   Deadline::Clock::time_point last_heard_ MUSTER_GUARDED_BY(mutex_);
+  uint64_t look_ MUSTER_GUARDED_BY(mutex_) = 0;  // the coordinator's last at all waits, as it says
   KnownTasks tasks_ MUSTER_GUARDED_BY(mutex_);
   std::map<uint64_t, PendingReply> replies_ MUSTER_GUARDED_BY(mutex_);
   uint64_t last_request_ MUSTER_GUARDED_BY(mutex_) = 0;
@@ -508,6 +531,7 @@ class Member::Impl {
   Ended ended_ MUSTER_GUARDED_BY(mutex_);                              // the same, for the callback
   bool finished_ MUSTER_GUARDED_BY(mutex_) = false;
   bool leaving_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;  // for calls
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   std::optional<std::string> stream_ended_ MUSTER_GUARDED_BY(mutex_);  // why the stream is no more
   std::unique_ptr<ControlStreamClient> stream_ MUSTER_GUARDED_BY(mutex_);
@@ -525,6 +549,14 @@ std::vector<TaskInfo> Member::wait_assembled(Deadline deadline) {
 
 TaskInfo Member::find(const TaskName& task, Deadline deadline) {
   return impl_->find(task, deadline);
+}
+
+bool Member::has_failed(const TaskName& task) const {
+  return impl_->has_failed(task);
+}
+
+void Member::close() {
+  impl_->close();
 }
 
 void Member::put(const std::string& key, const std::string& value, Deadline deadline) {

@@ -13,9 +13,9 @@
 //   member.barrier("start", deadline);
 //   member.leave(deadline);
 //
-// Thread-safe; each call blocks no longer than its deadline. An abort, the end of the coordinator, or
-// being given up by it is sticky: pending and later calls throw the same error. A Member that is destroyed
-// without leave() counts as failed.
+// Thread-safe, but for the destructor; each call blocks no longer than its deadline. An abort, the end of the
+// coordinator, or being given up by it is sticky: pending and later calls throw the same error. A Member that
+// is destroyed without leave() counts as failed.
 
 #include <functional>
 #include <memory>
@@ -75,6 +75,9 @@ class Member {
   /// The task's latest incarnation. Waits for a new one when it has failed.
   TaskInfo find(const TaskName& task, Deadline deadline);
 
+  /// Whether the task's latest incarnation has failed, and no new one has entered.
+  bool has_failed(const TaskName& task) const;
+
   void put(const std::string& key, const std::string& value, Deadline deadline);
 
   /// For a task on which others count elsewhere, while it waits here. Both are called by the thread that waits:
@@ -111,8 +114,11 @@ class Member {
   /// Aborted when that ends the job: others wait for it and it never entered, or it was the last worker.
   void exited(const TaskName& task, const std::string& how, Deadline deadline);
 
-  /// This task is done. Nothing else may be called afterwards.
+  /// This task is done. What other threads wait for here ends, and throws Aborted, as all later calls do.
   void leave(Deadline deadline);
+
+  /// The same without a word to the coordinator, for which this task has failed unless it has left.
+  void close();
 
  private:
   class Impl;

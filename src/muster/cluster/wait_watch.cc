@@ -157,6 +157,7 @@ void WaitWatch::count_time(Time now) {
 }
 
 WaitWatch::Findings WaitWatch::look(const View& view, Time now) {
+  ++looks_;
   count_time(now);
   const Graph graph = make_graph(view);
   Findings findings;
@@ -189,14 +190,23 @@ std::string WaitWatch::find_deadlock(const Graph& graph) {
 // What waits for the coordinator is known here; the others must have looked again.
 bool WaitWatch::is_confirmed(const std::string& task, const Blocked& blocked) {
   const proto::Wait& wait = *blocked.wait;
-  const uint64_t entry_looks = blocked.entry == nullptr ? 0 : blocked.entry->looks();
   const auto [found, is_new] =
-      suspects_.try_emplace({task, wait.id()}, Suspect{clock_, wait.looks(), entry_looks});
-  const Suspect& suspect = found->second;
-  if (blocked.age < options_.stall_warning || clock_ - suspect.first < kLookAgainAfter) return false;
+      suspects_.try_emplace({task, wait.id()}, Suspect{.first = clock_, .look = looks_});
+  Suspect& suspect = found->second;
   const bool asks_coordinator = !wait.barrier().empty() || !wait.key().empty();
-  const bool looked = asks_coordinator || wait.looks() > suspect.looks;
-  return looked && (blocked.entry == nullptr || entry_looks > suspect.entry_looks);
+  const bool looked = asks_coordinator || has_looked(task, wait.looks(), suspect.look, suspect.looks);
+  const bool server_looked = blocked.entry == nullptr || has_looked(wait.tasks(0), blocked.entry->looks(),
+                                                                    suspect.look, suspect.entry_looks);
+  if (blocked.age < options_.stall_warning || clock_ - suspect.first < kLookAgainAfter) return false;
+  return looked && server_looked;
+}
+
+// Whether the task has looked since it heard of that look, which it had done `first` times by then.
+bool WaitWatch::has_looked(const std::string& task, uint64_t looks, uint64_t since,
+                           std::optional<uint64_t>& first) const {
+  if (said_.at(task).look() < since) return false;
+  if (!first) first = looks;
+  return looks > *first;
 }
 
 namespace {

@@ -7,9 +7,10 @@
 // A task is free when its own thread waits for nobody, or when enough of those that it waits for are free.
 // Tasks that may still come, or that nobody knows, are free; those that are gone for good never are. Whoever
 // is not free once that has been worked out can't go on, whatever the others do: so one rule finds cycles
-// across barriers, keys, collectives, steps and servers, as well as waits for somebody who is gone. To be
-// sure that nothing is on its way, a deadlock must have lasted for `stall_warning`, and every task in it must
-// have looked again since it was first seen.
+// across barriers, keys, collectives, steps and servers, as well as waits for somebody who is gone. A
+// deadlock must have lasted for `stall_warning`. And since what tasks say may be late, every task in it must
+// have been told that it was asked after it had been seen, must still have the same waits, and must have
+// looked again since then: so all these waits were there at the same time, and nothing has come.
 //
 // Not thread-safe.
 
@@ -67,6 +68,9 @@ class WaitWatch {
   /// Each warning is given once.
   Findings look(const View& view, Time now);
 
+  /// How often it was asked. Members are told, and say it again in their heartbeats.
+  uint64_t looks() const { return looks_; }
+
  private:
   struct Blocked {
     const proto::Wait* wait = nullptr;   // as the task says it
@@ -77,8 +81,9 @@ class WaitWatch {
   };
   struct Suspect {
     Duration first{};
-    uint64_t looks = 0;
-    uint64_t entry_looks = 0;
+    uint64_t look = 0;                    // at which it was first seen
+    std::optional<uint64_t> looks;        // of the task, when it had heard of that
+    std::optional<uint64_t> entry_looks;  // of its server
   };
   using Id = std::pair<std::string, uint64_t>;  // a task and its wait
 
@@ -97,6 +102,8 @@ class WaitWatch {
   Graph make_graph(const View& view) const;
   std::string find_deadlock(const Graph& graph);
   bool is_confirmed(const std::string& task, const Blocked& blocked);
+  bool has_looked(const std::string& task, uint64_t looks, uint64_t since,
+                  std::optional<uint64_t>& first) const;
   static bool is_free(const Graph& graph, const std::string& task);
   static bool can_go_on(const Graph& graph, const Blocked& blocked);
   static const Blocked* held_up(const Graph& graph, const std::string& task);
@@ -111,6 +118,7 @@ class WaitWatch {
   // The time that has passed, without the times in which everything stood still: a machine that was suspended,
   // a job that was stopped. And when, by it, each wait began.
   Duration clock_{};
+  uint64_t looks_ = 0;
   std::optional<Time> last_look_;
   std::map<Id, Duration> begun_;
   std::map<Id, Suspect> suspects_;

@@ -51,6 +51,7 @@ class Watched : public ::testing::Test {
 
   proto::Heartbeat heartbeat_of(const std::vector<SaidWait>& waits, const std::string& doing) const {
     proto::Heartbeat heartbeat;
+    heartbeat.set_look(hears ? watch.looks() : 0);
     heartbeat.set_doing(doing);
     for (const auto& wait : waits) {
       auto& added = *heartbeat.add_waits();
@@ -92,6 +93,7 @@ class Watched : public ::testing::Test {
   std::string error;
   WaitWatch::Time now = WaitWatch::Time() + 1h;
   uint64_t looks = 0;
+  bool hears = true;  // what the coordinator tells tasks
 };
 
 TEST_F(Watched, AStragglerIsNamedOnce) {
@@ -286,6 +288,18 @@ TEST_F(Watched, WhoeverHasNotLookedAgainMayBeAboutToGoOn) {
   EXPECT_EQ(error, "");
   said["worker/0"].first.front().looks = true;
   wait(2s);
+  EXPECT_THAT(error, HasSubstr("deadlock"));
+}
+
+// What a task said before the others came to wait may be heard after it, and long after.
+TEST_F(Watched, WhatWasSaidBeforeMayBeHeardLate) {
+  task("worker/0", {{.tasks = {"worker/1"}, .inside = "step 7"}});
+  task("worker/1", {{.tasks = {"worker/0"}, .inside = "evaluate()"}});
+  hears = false;
+  wait(30s);
+  EXPECT_EQ(error, "");
+  hears = true;
+  wait(1s);
   EXPECT_THAT(error, HasSubstr("deadlock"));
 }
 

@@ -48,7 +48,7 @@ struct Communicator::Core {
 
   explicit Core(const Options& options)
       : description(fmt::format("rank {} of {}", options.rank, options.name)) {
-    collectives = std::make_unique<OperationQueue>(execute());
+    collectives = std::make_unique<OperationQueue>(execute(), options.waits);
     state.activity = [this] { return collectives->activity(); };
     state.log_history = [this] { log_history(collectives->activity().number); };
   }
@@ -167,7 +167,8 @@ Operation Communicator::checked(Operation operation) const {
   const bool message =
       operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
   if (message && operation.peer == rank_)
-    raise<InvalidArgument>("{}: a rank can't send to itself", operation.to_string());
+    raise<InvalidArgument>("{}: a rank can't {} itself", operation.to_string(),
+                           operation.collective == Collective::kSend ? "send to" : "receive from");
   if (operation.count > 0 && (operation.in == nullptr || operation.out == nullptr))
     raise<InvalidArgument>("{}: the buffer is null", operation.to_string());
   return operation;
@@ -178,7 +179,7 @@ OperationQueue& Communicator::queue_of(const Operation& operation) {
   if (!sending && operation.collective != Collective::kReceive) return *core_->collectives;
   const MutexLock lock(core_->mutex);
   auto& queue = core_->message_queues[{operation.peer, sending}];
-  if (!queue) queue = std::make_unique<OperationQueue>(core_->execute());
+  if (!queue) queue = std::make_unique<OperationQueue>(core_->execute(), options_->waits);
   return *queue;
 }
 

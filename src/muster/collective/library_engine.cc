@@ -9,6 +9,7 @@
 
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
+#include "muster/base/wait_registry.h"
 #include "muster/collective/kernels.h"
 
 namespace muster::detail {
@@ -78,6 +79,11 @@ Communicator::Options LibraryEngine::options_of(const std::string& name, const s
   options.rank = rank;
   options.size = static_cast<int>(members.size());
   options.rendezvous = nullptr;
+  options.tasks.clear();
+  for (const int member : members) {
+    if (static_cast<size_t>(member) < options_.tasks.size())
+      options.tasks.push_back(options_.tasks[static_cast<size_t>(member)]);
+  }
   return options;
 }
 
@@ -106,15 +112,31 @@ void LibraryEngine::finish_average(const Operation& operation, DType dtype, void
                    destinations, operation.count);
 }
 
+// Who has not come only the library knows: those who are not in the same collective, `number` of them all; 0:
+// a message.
+WaitFor LibraryEngine::wait_for(const Operation& operation, const std::string& during,
+                                uint64_t number) const {
+  WaitFor wait = {.what = during, .tasks = {}, .limit = WaitLimit::kOwn};
+  if (number > 0) wait.meeting = fmt::format("{} {}", options_.name, number);
+  for (int rank = 0; rank < static_cast<int>(options_.tasks.size()); ++rank) {
+    if (rank != options_.rank && (number > 0 || rank == operation.peer))
+      wait.tasks.push_back(options_.tasks[static_cast<size_t>(rank)]);
+  }
+  return wait;
+}
+
 void LibraryEngine::run(const Operation& operation, uint64_t number, Deadline deadline) {
   const auto during = [&] {
     return fmt::format("{} number {} of {}", operation.to_string(), number, options_.name);
   };
   if (group_error().raised()) group_error().check(during());
+  const bool is_message =
+      operation.collective == Collective::kSend || operation.collective == Collective::kReceive;
+  const ScopedWait wait(options_.waits,
+                        [&] { return wait_for(operation, during(), is_message ? 0 : number); });
   try {
     const Signature mine = Signature::of(operation, number);
-    if (operation.collective == Collective::kSend || operation.collective == Collective::kReceive)
-      return run_message(operation, mine, deadline);
+    if (is_message) return run_message(operation, mine, deadline);
     if (options_.size == 1) {
       if (operation.in != operation.out && operation.count > 0)
         copy_bytes(operation.out, operation.in, operation.bytes());

@@ -37,7 +37,7 @@ class LibraryEngine : public Engine {
   struct Interrupted {};
 
   // What the library does. They throw Interrupted, DeadlineExceeded or PeerLost, any of which breaks the
-  // group.
+  // group. While they wait they let the wait of their thread look, or show it (base/wait_registry.h).
 
   /// Any collective but a barrier, with at least one element, in a group of several ranks.
   virtual void run_collective(const Operation& operation, Deadline deadline) = 0;
@@ -63,6 +63,7 @@ class LibraryEngine : public Engine {
 
  private:
   struct Signature;
+  WaitFor wait_for(const Operation& operation, const std::string& during, uint64_t number) const;
   void compare(const Signature& mine, Deadline deadline);
   void run_message(const Operation& operation, const Signature& mine, Deadline deadline);
 

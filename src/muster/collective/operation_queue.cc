@@ -82,6 +82,7 @@ void OperationQueue::execute_front(Deadline limit) {
   mutex_.unlock();
   std::exception_ptr error;
   try {
+    const ScopedWorkForOthers work(waits_, main_waits_);
     execute_(item->operation, item->number, item->deadline.earlier(limit));
   } catch (...) {
     error = std::current_exception();
@@ -104,7 +105,9 @@ bool OperationQueue::wait(Item& item, Deadline deadline) {
       continue;
     }
     if (deadline.expired()) return false;
+    if (waits_ != nullptr && waits_->is_main()) main_waits_ = true;
     changed_.wait_until(lock, deadline.time_point());
+    if (waits_ != nullptr && waits_->is_main()) main_waits_ = false;
   }
   return true;
 }

@@ -7,6 +7,7 @@
 // throws is thrown by run(), and kept in the Item otherwise.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -18,6 +19,7 @@
 
 #include "muster/base/fast_clock.h"
 #include "muster/base/mutex.h"
+#include "muster/base/wait_registry.h"
 #include "muster/collective/engine.h"
 #include "muster/collective/operation.h"
 #include "muster/deadline.h"
@@ -38,7 +40,10 @@ class OperationQueue {
     std::shared_ptr<const void> keep;  ///< what the operation needs to live until it is done
   };
 
-  explicit OperationQueue(Execute execute) : execute_(std::move(execute)) {}
+  /// `waits`, which may be null, knows the job's own thread: what others execute while it waits for them counts
+  /// as its wait.
+  explicit OperationQueue(Execute execute, WaitRegistry* waits = nullptr)
+      : execute_(std::move(execute)), waits_(waits) {}
   ~OperationQueue() { stop(); }
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
@@ -75,6 +80,8 @@ class OperationQueue {
   void run_thread();
 
   const Execute execute_;
+  WaitRegistry* const waits_;
+  std::atomic<bool> main_waits_{false};
   const TickClock clock_;
   mutable Mutex mutex_;
   ConditionVariable changed_;

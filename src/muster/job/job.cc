@@ -2,11 +2,22 @@
 
 #include <utility>
 
+#include "muster/base/error.h"
 #include "muster/job/job_context.h"
 
 namespace muster {
 
 using namespace detail;
+
+namespace {
+
+const std::string& checked(const std::string& name) {
+  if (name.starts_with("muster/"))
+    raise<InvalidArgument>("the name '{}' is taken: those that begin with muster/ are Muster's own", name);
+  return name;
+}
+
+}  // namespace
 
 Job::Job(detail::Config config) : context_(std::make_unique<JobContext>(std::move(config))) {
   task_.name = context_->task().short_name();
@@ -62,19 +73,19 @@ const std::vector<Task>& Job::tasks() const {
 }
 
 void Job::barrier(const std::string& name, std::optional<std::chrono::milliseconds> limit) {
-  context_->barrier(name, context_->servers_serve() ? "worker" : "", limit);
+  context_->barrier(checked(name), context_->servers_serve() ? "worker" : "", limit);
 }
 
 void Job::put(const std::string& key, const std::string& value) {
-  context_->put(key, value);
+  context_->put(checked(key), value);
 }
 
 std::string Job::get(const std::string& key, std::optional<std::chrono::milliseconds> limit) {
-  return context_->get(key, limit);
+  return context_->get(checked(key), limit);
 }
 
 std::vector<std::string> Job::gather(const std::string& name, const std::string& value) {
-  return context_->gather(name, value);
+  return context_->gather(checked(name), value);
 }
 
 Communicator& Job::communicator() {

@@ -47,7 +47,27 @@ std::string server_key(int server) {
 
 }  // namespace
 
-JobContext::JobContext(Config config) : config_(std::move(config)), identity_(find_identity(config_)) {
+// Whoever is in one uses the context.
+class JobContext::Call {
+ public:
+  explicit Call(JobContext& job) : job_(job) {
+    job_.check_process();
+    const MutexLock lock(job_.mutex_);
+    ++job_.calls_;
+  }
+  ~Call() {
+    const MutexLock lock(job_.mutex_);
+    if (--job_.calls_ == 0) job_.has_ended_.notify_all();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  JobContext& job_;
+};
+
+JobContext::JobContext(Config config)
+    : process_(getpid()), config_(std::move(config)), identity_(find_identity(config_)) {
   set_log_level(config_.log_level);
   // `muster run`, which tells its tasks all three, names the task in front of each line.
   const bool is_named = identity_.launcher == "Muster" && !config_.coordinator.empty();
@@ -80,9 +100,35 @@ void JobContext::warn_about_one_host() const {
 
 JobContext::~JobContext() {
   drop_communicator();
+  end_calls();
   member_.reset();
   // The reason of an abort must reach the others before we go.
   if (coordinator_) coordinator_->wait_idle(Deadline::after(kLastWords));
+}
+
+void JobContext::end_calls() {
+  if (!member_) return;
+  member_->close();
+  MutexLock lock(mutex_);
+  while (calls_ > 0) has_ended_.wait(lock);
+}
+
+bool JobContext::is_called() {
+  const MutexLock lock(mutex_);
+  return calls_ > 0;
+}
+
+bool JobContext::is_of_a_fork() const {
+  return getpid() != process_;
+}
+
+void JobContext::check_process() const {
+  if (!is_of_a_fork()) return;
+  raise<InvalidArgument>(
+      "this process (pid {}) is a fork of {} (pid {}): it has none of that one's threads and connections, "
+      "and can't train or wait for other tasks; let it exec another program, or do work of its own and end "
+      "with _exit()",
+      getpid(), identity_.task.short_name(), process_);
 }
 
 // Whoever aborts it waits in it no longer.
@@ -194,6 +240,7 @@ auto JobContext::wait_away(const Wait& wait) {
 void JobContext::barrier(const std::string& name, const std::string& job,
                          std::optional<std::chrono::milliseconds> limit) {
   if (!member_) return;
+  const Call call(*this);
   ScopedWait wait(&waits_, [&] {
     return WaitFor{.what = fmt::format("barrier '{}'", name), .barrier = name, .limit = limit_of(limit)};
   });
@@ -206,6 +253,7 @@ void JobContext::barrier(const std::string& name, const std::string& job,
 void JobContext::put(const std::string& key, const std::string& value) {
   check_size(key, value.size());
   if (member_) {
+    const Call call(*this);
     member_->put(key, value, Deadline::never());
   } else {
     values_[key] = value;
@@ -215,6 +263,7 @@ void JobContext::put(const std::string& key, const std::string& value) {
 std::string JobContext::get(const std::string& key, std::optional<std::chrono::milliseconds> limit,
                             const std::string& from) {
   if (member_) {
+    const Call call(*this);
     ScopedWait wait(&waits_, [&] {
       return WaitFor{.what = fmt::format("get of '{}'", key),
                      .tasks = from.empty() ? std::vector<std::string>{} : std::vector{from},
@@ -249,6 +298,7 @@ std::string JobContext::get_long(const std::string& key, std::optional<std::chro
 // Whoever serves waits for nothing else, whichever thread calls this.
 void JobContext::wait_for_workers() {
   if (!member_) return;
+  const Call call(*this);
   ScopedWait wait(&waits_, [this] {
     return WaitFor{.what = "the end of the workers", .tasks = worker_names(), .limit = WaitLimit::kForever};
   });
@@ -268,6 +318,7 @@ std::vector<std::string> JobContext::worker_names() const {
 std::vector<std::string> JobContext::gather(const std::string& name, const std::string& value) {
   check_size(name, value.size() * static_cast<size_t>(workers()));
   if (!member_) return {value};
+  const Call call(*this);
   ScopedWait wait(&waits_,
                   [&] { return WaitFor{.what = fmt::format("gather '{}'", name), .barrier = name}; });
   wait.show();
@@ -329,6 +380,7 @@ void JobContext::announce_server() {
 
 ServerAddress JobContext::find_server(int server, Deadline deadline) {
   if (!member_) raise<InvalidArgument>("a program alone has no parameter servers: start it with muster run");
+  const Call call(*this);
   ScopedWait wait(&waits_, [&] {
     return WaitFor{.what = fmt::format("looking for ps/{}", server),
                    .tasks = {fmt::format("ps/{}", server)},
@@ -342,6 +394,10 @@ ServerAddress JobContext::find_server(int server, Deadline deadline) {
   return {Address::parse(words[0]), here ? words[1] : ""};
 }
 
+bool JobContext::server_has_failed(int server) const {
+  return member_ && member_->has_failed(TaskName::of("ps", server));
+}
+
 TableClient& JobContext::tables() {
   if (tables_) return *tables_;
   if (servers() == 0 || !servers_serve())
@@ -352,15 +408,17 @@ TableClient& JobContext::tables() {
   std::vector<ServerAddress> addresses;
   const auto deadline = Deadline::after(config_.join_timeout);
   for (int i = 0; i < servers(); ++i) addresses.push_back(find_server(i, deadline));
-  tables_ = std::make_unique<TableClient>(TableClientOptions{.endpoint = endpoint(),
-                                                             .servers = std::move(addresses),
-                                                             .job_id = id(),
-                                                             .worker = rank(),
-                                                             .incarnation = config_.restart_count,
-                                                             .timeout = config_.collective_timeout,
-                                                             .server_wait = config_.server_wait,
-                                                             .waits = &waits_,
-                                                             .check = [this] { check(); }});
+  tables_ = std::make_unique<TableClient>(
+      TableClientOptions{.endpoint = endpoint(),
+                         .servers = std::move(addresses),
+                         .job_id = id(),
+                         .worker = rank(),
+                         .incarnation = config_.restart_count,
+                         .timeout = config_.collective_timeout,
+                         .server_wait = config_.server_wait,
+                         .has_failed = [this](int server) { return server_has_failed(server); },
+                         .waits = &waits_,
+                         .check = [this] { check(); }});
   return *tables_;
 }
 
@@ -398,6 +456,28 @@ Endpoint::Options JobContext::data_port() const {
   return options;
 }
 
+// What all ranks must have been told alike: they would send each other other bytes than are expected.
+std::string JobContext::collective_settings() const {
+  return fmt::format("--engine {} --algorithm {} --wire {} --sockets {} --bucket {}", config_.engine,
+                     config_.algorithm, config_.wire, config_.sockets, config_.bucket);
+}
+
+// Each text begins with them, in a line of its own.
+void JobContext::take_same_settings(std::vector<std::string>& texts) const {
+  const auto names = worker_names();
+  std::string first;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const size_t end = texts[i].find('\n');
+    MUSTER_CHECK(end != std::string::npos);
+    const std::string settings = texts[i].substr(0, end);
+    texts[i].erase(0, end + 1);
+    if (i == 0) first = settings;
+    if (settings != first)
+      raise<InvalidArgument>("the workers were started with different settings: {} with {}, {} with {}",
+                             names[0], first, names[i], settings);
+  }
+}
+
 Communicator& JobContext::communicator() {
   {
     const MutexLock lock(mutex_);
@@ -423,12 +503,13 @@ Communicator& JobContext::communicator() {
         return WaitFor{.what = "communicator()", .barrier = name, .limit = WaitLimit::kOwn};
       });
       wait.show();
-      auto texts = member_->gather(name, mine, deadline, "worker");
+      auto texts = member_->gather(name, collective_settings() + '\n' + mine, deadline, "worker");
       if (texts.size() != static_cast<size_t>(workers()))
         raise<PeerLost>(
             "{} of {} workers meet in communicator(): the others have failed, or met before this one was "
             "started again",
             texts.size(), workers());
+      take_same_settings(texts);
       return texts;
     };
     options.endpoint = endpoint();
@@ -474,6 +555,10 @@ void JobContext::abort(const std::string& reason) {
 void JobContext::finish() {
   drop_communicator();
   if (!member_) return;
+  if (is_called())
+    log_warning(
+        "the body of the program has returned while another thread of it {}: that call throws Aborted",
+        waits_.describe());
   member_->leave(Deadline::after(config_.heartbeat_timeout));
   if (!coordinator_) return;
   coordinator_->wait_idle(Deadline::never());

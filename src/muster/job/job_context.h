@@ -4,11 +4,12 @@
 // one finds out who it is (from flags or any launcher's variables), enters the job, and waits until all tasks
 // are there; under a launcher that has no coordinator, the chief hosts it.
 //
-// It belongs to the thread that made it. In a job of several tasks other threads, too, may call barrier, put,
-// get, gather, find_server, wait_for_workers, check and abort. What waits for other tasks blocks, where it
-// takes no limit until the coordinator finds it too long, unless the job is aborted: then it throws Aborted,
-// or PeerLost when the coordinator is gone. It owns its communicator, its tables and its membership; the
-// endpoint is shared with what uses it.
+// It belongs to the thread that made it, in the process that made it. In a job of several tasks other
+// threads, too, may call barrier, put, get, gather, find_server, wait_for_workers, check and abort. What
+// waits for other tasks blocks, where it takes no limit until the coordinator finds it too long, unless the
+// job is aborted: then it throws Aborted, or PeerLost when the coordinator is gone. So do the calls that
+// other threads are in when it is destroyed, which waits for them to return. It owns its communicator, its
+// tables and its membership; the endpoint is shared with what uses it.
 
 #include <functional>
 #include <map>
@@ -98,6 +99,9 @@ class JobContext {
   void announce_server();
   ServerAddress find_server(int server, Deadline deadline);
 
+  /// Whether the coordinator has given this server up, and it has not entered again.
+  bool server_has_failed(int server) const;
+
   /// Embedding tables on the parameter servers. Throws InvalidArgument where there are none.
   TableClient& tables();
 
@@ -121,6 +125,14 @@ class JobContext {
   /// What this task waits for. Whoever waits for others says so there.
   WaitRegistry& waits() { return waits_; }
 
+  /// Expires when this is destroyed: for those who may be called after it.
+  std::weak_ptr<const void> alive() const { return alive_; }
+
+  /// Whether this process is a fork of the task, which has none of its threads and connections; and the same
+  /// as an InvalidArgument.
+  bool is_of_a_fork() const;
+  void check_process() const;
+
   /// Throws what ended the job, when something has. For those who wait, from time to time.
   void check();
   bool has_ended();
@@ -139,11 +151,17 @@ class JobContext {
   void finish();
 
  private:
+  class Call;
+
   void host_coordinator();
   void on_ended(const Member::Ended& ended);
   void report_failed_task(const TaskInfo& task);
   void drop_communicator();
+  bool is_called();
+  void end_calls();
   void enter();
+  std::string collective_settings() const;
+  void take_same_settings(std::vector<std::string>& texts) const;
   void warn_about_one_host() const;
   Endpoint::Options data_port() const;
 
@@ -151,6 +169,8 @@ class JobContext {
   auto wait_away(const Wait& wait);
   std::string last_collective();
 
+  const std::shared_ptr<const void> alive_ = std::make_shared<char>();
+  const pid_t process_;
   const Config config_;
   const Identity identity_;
   WaitRegistry waits_;
@@ -159,7 +179,8 @@ class JobContext {
   std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
 
   Mutex mutex_;
-  ConditionVariable has_ended_;
+  ConditionVariable has_ended_;                                   // the job, or the last call
+  int calls_ MUSTER_GUARDED_BY(mutex_) = 0;                       // in which some thread is
   std::optional<Member::Ended> ended_ MUSTER_GUARDED_BY(mutex_);  // how the job has ended
   std::vector<TaskInfo> failed_ MUSTER_GUARDED_BY(mutex_);
   std::string failed_training_ MUSTER_GUARDED_BY(mutex_);

@@ -1,10 +1,14 @@
 #include "muster/job.h"
 
+#include <latch>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/config.h"
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/job/job_context.h"
 #include "muster/net/reserved_port.h"
 #include "muster/testing/thread_cluster.h"
@@ -14,6 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::Each;
+using ::testing::HasSubstr;
 
 TEST(Job, AProcessAloneIsTheChiefAndNeedsNoNetwork) {
   Job job(Config{});
@@ -80,9 +85,70 @@ TEST(Job, AMissingTaskIsADeadline) {
     const Job job(config);
     ADD_FAILURE() << "it has no second task";
   } catch (const DeadlineExceeded& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("within 5.0 s (--join-timeout); not there yet: "
-                                                   "/job:worker/task:1"));
+    EXPECT_THAT(error.what(), HasSubstr("within 5.0 s (--join-timeout); not there yet: "
+                                        "/job:worker/task:1"));
   }
+}
+
+// A thread that nobody waits for, as a program may forget one, when the body returns or throws.
+TEST(Job, ThatEndsEndsTheCallsOfOtherThreads) {
+  for (const bool leaves : {true, false}) {
+    const ReservedPort chief("127.0.0.1");
+    const ReservedPort other("127.0.0.1");
+    std::vector<std::string> log;
+    set_log_sink([&](std::string_view line) { log.emplace_back(line); });  // called under the log's lock
+    std::vector<std::string> thrown(2);
+    std::latch both_wait(2);
+    const auto errors = testing::ThreadCluster(2, 60s).run([&](int rank) {
+      Config config;
+      config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{}", chief.port(), other.port());
+      config.task = fmt::format("/job:worker/task:{}", rank);
+      std::jthread waiting;
+      Job job(config);
+      waiting = std::jthread([&job, &thrown, rank] {
+        try {
+          job.get("never");
+        } catch (const Error& error) {
+          thrown[static_cast<size_t>(rank)] = error.what();
+        }
+      });
+      while (job.context().waits().waits().empty()) std::this_thread::sleep_for(1ms);
+      both_wait.arrive_and_wait();
+      if (leaves) job.context().finish();
+    });
+    set_log_sink(nullptr);
+    EXPECT_THAT(errors, Each(""));
+    if (leaves) {
+      EXPECT_THAT(thrown, ::testing::ElementsAre("worker/0 has left the job", "worker/1 has left the job"));
+      EXPECT_THAT(log, ::testing::Contains(HasSubstr("while another thread of it waits in get of 'never'")));
+    } else {
+      EXPECT_THAT(thrown, Each(::testing::Ne("")));
+    }
+  }
+}
+
+TEST(Job, NamesOfMustersOwnAreRefused) {
+  Job job(Config{});
+  EXPECT_THROW(job.put("muster/x", "1"), InvalidArgument);
+  EXPECT_THROW(job.get("muster/x"), InvalidArgument);
+  EXPECT_THROW(job.barrier("muster/x"), InvalidArgument);
+  EXPECT_THROW(job.gather("muster/x", ""), InvalidArgument);
+}
+
+// As when they are started by hand.
+TEST(Job, WorkersWithDifferentSettingsOfCollectivesAreToldSo) {
+  const ReservedPort chief("127.0.0.1");
+  const ReservedPort other("127.0.0.1");
+  const auto errors = testing::ThreadCluster(2, 60s).run([&](int rank) {
+    Config config;
+    config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{}", chief.port(), other.port());
+    config.task = fmt::format("/job:worker/task:{}", rank);
+    config.algorithm = rank == 0 ? "ring" : "auto";
+    Job job(config);
+    job.communicator();
+  });
+  EXPECT_THAT(errors, Each(::testing::AllOf(HasSubstr("worker/0 with --engine native --algorithm ring"),
+                                            HasSubstr("worker/1 with --engine native --algorithm auto"))));
 }
 
 }  // namespace

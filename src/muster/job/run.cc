@@ -1,8 +1,11 @@
 #include "muster/run.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -42,10 +45,18 @@ void report(JobContext& job, const std::exception& error) {
   const std::string why = job.why_stopped();
   if (is_aborted && !why.empty()) return log_info("{}", why);
   const std::string message = text_without_stack(error);
-  const bool has_stack = message != error.what();
+  const bool has_stack = message.size() < std::strlen(error.what());
   log_error("{}{}", message, has_stack ? " (--log-level debug shows the stack)" : "");
   if (has_stack) log_debug("{}", error.what());
   job.abort(message);
+}
+
+// The fork of a task has none of its threads: it can neither take leave nor wait for anything.
+[[noreturn]] void end_fork(const JobContext& job, const std::string& error) {
+  fmt::print(stderr,
+             "a fork of {} (pid {}) came back to muster::run, and is ended{}{}: it must end with _exit()\n",
+             job.task().short_name(), getpid(), error.empty() ? "" : ": ", error);
+  _exit(1);
 }
 
 int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stacks) {
@@ -60,14 +71,17 @@ int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stac
       serve_parameters(context);
     } else {
       body(job);
+      if (context.is_of_a_fork()) end_fork(context, "");
       if (const auto why = context.failed_training(); !why.empty())
         log_warning("training failed, and the program has ended as if it had not: {}", why);
     }
     context.finish();
     return 0;
   } catch (const std::exception& error) {
+    if (context.is_of_a_fork()) end_fork(context, text_without_stack(error));
     report(context, error);
   } catch (...) {
+    if (context.is_of_a_fork()) end_fork(context, "");
     log_error("the program threw something that is no std::exception");
     context.abort("the program threw something that is no std::exception");
   }

@@ -15,6 +15,7 @@
 #include "muster/base/mutex.h"
 #include "muster/base/text.h"
 #include "muster/ps/server/parameter_server.h"
+#include "muster/ps/session_protocol.h"
 #include "muster/ps/table/table_service.h"
 
 namespace muster::detail {
@@ -70,6 +71,7 @@ class Serving {
   std::optional<ModelSpec> wait_for_spec(int n, const std::atomic<bool>& finished) {
     while (!finished) {
       end_job_if_failed();
+      refuse_late_workers();
       end_models([this](int number, const ParameterServer& model) {
         return number < served_ && model.progress().over;
       });
@@ -122,20 +124,53 @@ class Serving {
     if (!error.empty()) job_.abort(error);
   }
 
+  // A worker that was started again begins with the program's first model, which the others may have ended. Its
+  // connection stays open: it may still be about to say who it is, and must come to read this.
+  void refuse_late_workers() {
+    if (!has_failures()) return;
+    for (const int n : ended_) {
+      try {
+        Connection connection = job_.endpoint()->accept(worker_channel_name(job_.id(), std::to_string(n)),
+                                                        Deadline::after(std::chrono::seconds(0)), [] {});
+        refuse(connection,
+               fmt::format("the other workers have trained model {} of the program to its end, and its "
+                           "parameters are gone: a worker that is started again can't train it",
+                           n));
+        refused_.push_back(std::move(connection));
+      } catch (const Error&) {
+        continue;  // nobody is there, or not any more
+      }
+    }
+  }
+
+  bool has_failures() {
+    const MutexLock lock(mutex_);
+    return !failures_.empty();
+  }
+
   template <typename Which>
   void end_models(const Which& which) {
-    Models ended;  // let go of without the lock: their threads are waited for
+    for (auto& [n, model] : take_models(which)) {
+      const auto progress = model->progress();
+      model.reset();
+      ended_.push_back(n);
+      if (!progress.report.empty())
+        say(n, fmt::format("{} step {}\n{}", progress.error.empty() ? "trained to" : "stopped in",
+                           progress.step, progress.report));
+    }
+  }
+
+  // They are let go of without the lock, since their threads are waited for.
+  template <typename Which>
+  Models take_models(const Which& which) {
+    Models taken;
     const MutexLock lock(mutex_);
     for (auto model = models_.begin(); model != models_.end();) {
       const auto next = std::next(model);
-      if (which(model->first, *model->second)) {
-        const auto progress = model->second->progress();
-        if (!progress.report.empty())
-          say(model->first, fmt::format("trained to step {}\n{}", progress.step, progress.report));
-        ended.insert(models_.extract(model));
-      }
+      if (which(model->first, *model->second)) taken.insert(models_.extract(model));
       model = next;
     }
+    return taken;
   }
 
   // A program with one model need not know that it has a number.
@@ -147,7 +182,9 @@ class Serving {
 
   JobContext& job_;
   TableService tables_;
-  int served_ = 0;  // models so far; of the thread that runs
+  int served_ = 0;          // models so far; of the thread that runs
+  std::vector<int> ended_;  // by the number of their specs; of the same thread
+  std::vector<Connection> refused_;
   Mutex mutex_;
   Models models_ MUSTER_GUARDED_BY(mutex_);  // by the number of their specs
   std::vector<Failure> failures_ MUSTER_GUARDED_BY(mutex_);

@@ -46,4 +46,9 @@ bool all_finite(DType dtype, const void* data, size_t count) {
   return update_kernels().all_finite(dtype, data, count);
 }
 
+double clip_factor(double norm, double limit) {
+  constexpr double kEpsilon = 1e-6;  // torch's
+  return limit > 0 && norm > limit ? limit / (norm + kEpsilon) : 1;
+}
+
 }  // namespace muster::detail

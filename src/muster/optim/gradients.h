@@ -29,4 +29,8 @@ double sum_of_squares(DType dtype, const void* data, size_t count);
 /// Whether no element is infinite or not a number. float32, float64, float16 or bfloat16.
 bool all_finite(DType dtype, const void* data, size_t count);
 
+/// What scales a gradient of this norm down to `limit`, as torch's clip_grad_norm_ does; 1 where it is not
+/// above it, or the limit is 0.
+double clip_factor(double norm, double limit);
+
 }  // namespace muster::detail

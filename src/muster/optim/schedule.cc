@@ -77,6 +77,14 @@ Schedule step_decay(Span every, double factor) {
 Schedule multi_step(std::vector<Span> at, double factor) {
   require_factor("multi_step's factor", factor);
   for (const Span& span : at) checked("a point of multi_step", span);
+  constexpr Position kShort = {.samples_per_epoch = 1};
+  constexpr Position kLong = {.samples_per_epoch = 1'000'000'000};
+  for (size_t i = 1; i < at.size(); ++i) {  // of the same kind; others are known when training begins
+    if (at[i].in_samples(kShort) <= at[i - 1].in_samples(kShort) &&
+        at[i].in_samples(kLong) <= at[i - 1].in_samples(kLong))
+      raise<InvalidArgument>(
+          "the points of multi_step do not ascend: number {} is not after the one before it", i + 1);
+  }
   return [at = std::move(at), factor](const Position& now) {
     double before = 0;
     double result = 1;
@@ -101,6 +109,8 @@ Schedule exponential_decay(Span every, double factor) {
 Schedule cosine_decay(Span length, DecayOptions options) {
   checked("the length of cosine_decay", length);
   require_floor("cosine_decay's floor", options.floor);
+  if (options.power != 1)
+    raise<InvalidArgument>("cosine_decay's power = {}: only linear_decay has one", options.power);
   return [=](const Position& now) {
     const double wave = (1 + std::cos(std::numbers::pi * std::min(1.0, passed(now, length)))) / 2;
     return options.floor + (1 - options.floor) * wave;

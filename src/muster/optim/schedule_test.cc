@@ -88,6 +88,8 @@ TEST(Schedule, InvalidValuesAreRefused) {
   EXPECT_THROW(step_decay(samples(1), 0), InvalidArgument);
   EXPECT_THROW(multi_step({samples(5), samples(5)})(at(0)), InvalidArgument);
   EXPECT_THROW(multi_step({samples(-1)}), InvalidArgument);
+  EXPECT_THROW(multi_step({epochs(30), epochs(20)}), InvalidArgument);
+  EXPECT_THROW(cosine_decay(epochs(5), {.power = 2}), InvalidArgument);
   EXPECT_THROW(exponential_decay(samples(1), 1.5), InvalidArgument);
   EXPECT_THROW(exponential_decay(epochs(NAN), 0.5), InvalidArgument);
   EXPECT_THROW(cosine_decay(epochs(5), {.floor = -1}), InvalidArgument);

@@ -291,7 +291,7 @@ StepResult AllReduceStrategy::finish(double loss) {
     return result;
   }
   scale_ = start_.gradient_scale / control.total;
-  lr_ = control.lr;
+  lr_ = result.lr = control.lr;
   result.applied = true;
   if (hosts_ == 1) {
     if (fused) {
@@ -394,9 +394,7 @@ void AllReduceStrategy::find_norm(StepResult& result) {
     result.applied = false;
     result.not_finite = "the average gradient";
   }
-  constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
-  if (options_.clip_norm > 0 && result.gradient_norm > options_.clip_norm)
-    scale_ *= options_.clip_norm / (result.gradient_norm + kEpsilon);
+  scale_ *= clip_factor(result.gradient_norm, options_.clip_norm);
 }
 
 template <typename Ready>

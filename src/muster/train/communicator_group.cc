@@ -39,17 +39,25 @@ class CommunicatorGroup : public WorkerGroup {
 
   // The largest batch, so that weights are 1 where all are the same.
   int64_t agree_on_unit(int64_t batches, int64_t samples) override {
-    std::array<int64_t, 4> most = {batches, batches > 0 ? samples / batches : 0, number_, -number_};
+    const bool says_none = batches > 0 && samples == 0;
+    std::array<int64_t, 5> most = {batches, batches > 0 ? samples / batches : 0, number_, -number_,
+                                   says_none ? 1 : 0};
     communicator_.all_reduce(most.data(), most.size(), DType::kInt64, ReduceOp::kMax);
     if (most[2] != -most[3]) {
       raise<InvalidArgument>(
           "the workers take first steps of different Trainers at the same time, in the order in which they "
-          "were "
-          "made of number {} on one and of number {} on another; {} is at number {}: take the steps of "
-          "several "
-          "Trainers in the same order on all workers",
+          "were made of number {} on one and of number {} on another; {} is at number {}: take the steps of "
+          "several Trainers in the same order on all workers",
           -most[3], most[2], job_.task().short_name(), number_);
     }
+    if (most[1] > 0 && most[4] > 0)
+      raise<InvalidArgument>(
+          "some workers give Trainer::step() the size of the batch and others do not; {} {}: batches count "
+          "by it, so give it on all workers, or on none",
+          job_.task().short_name(),
+          says_none     ? "does not"
+          : batches > 0 ? "does"
+                        : "has no batch");
     has_batches_ = most[0] > 0;
     return most[1];
   }

@@ -7,7 +7,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/job/job_context.h"
+#include "muster/optim/gradients.h"
 #include "muster/ps/table/table_client.h"
 
 namespace muster {
@@ -17,6 +19,7 @@ using namespace detail;
 namespace {
 
 using torch::Tensor;
+using torch::autograd::variable_list;
 
 std::span<const int64_t> span_of(const Tensor& ids) {
   return {ids.data_ptr<int64_t>(), static_cast<size_t>(ids.numel())};
@@ -24,8 +27,10 @@ std::span<const int64_t> span_of(const Tensor& ids) {
 
 struct Lookup : torch::autograd::Function<Lookup> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& /*anchor*/,
-                        const Tensor& ids, int64_t client, const std::string& table, int64_t width) {
+                        const Tensor& ids, int64_t client, const std::string& table, int64_t width,
+                        bool skips) {
     context->saved_data["ids"] = ids;
+    context->saved_data["skips"] = skips;
     context->saved_data["client"] = client;
     context->saved_data["table"] = table;
     auto shape = ids.sizes().vec();
@@ -35,8 +40,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
     return rows;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
+  static variable_list backward(torch::autograd::AutogradContext* context, const variable_list& gradients) {
     const std::string table = context->saved_data["table"].toStringRef();
     if (!context->saved_data["ids"].isTensor())
       raise<InvalidArgument>(
@@ -44,16 +48,26 @@ struct Lookup : torch::autograd::Function<Lookup> {
     const Tensor ids = context->saved_data["ids"].toTensor();
     context->saved_data["ids"] = c10::IValue();
     const Tensor gradient = gradients[0].to(torch::kFloat32).contiguous();
+    const variable_list none(6);
+    if (!all_finite(DType::kFloat32, gradient.data_ptr(), static_cast<size_t>(gradient.numel()))) {
+      const std::string what = fmt::format("a gradient of table '{}' is infinite or not a number", table);
+      if (!context->saved_data["skips"].toBool())
+        raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
+      log_warning("{}: it is left out", what);
+      return none;
+    }
     reinterpret_cast<TableClient*>(context->saved_data["client"].toInt())
         ->push(table, span_of(ids), gradient.data_ptr<float>());
-    return {Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+    return none;
   }
 };
 
 }  // namespace
 
 ShardedEmbeddingImpl::ShardedEmbeddingImpl(Job& job, EmbeddingOptions options)
-    : ShardedEmbeddingImpl(job.context().tables(), std::move(options)) {}
+    : ShardedEmbeddingImpl(job.context().tables(), std::move(options)) {
+  skips_ = job.context().config().on_nan == "skip";
+}
 
 ShardedEmbeddingImpl::ShardedEmbeddingImpl(TableClient& client, EmbeddingOptions options)
     : client_(client),
@@ -74,7 +88,7 @@ Tensor ShardedEmbeddingImpl::forward(const Tensor& ids) {
     raise<InvalidArgument>("ids of table '{}' are {} on {}; expected int64 in the memory of the host",
                            options_.name, c10::toString(ids.scalar_type()), ids.device().str());
   return Lookup::apply(anchor_, ids.contiguous(), reinterpret_cast<int64_t>(&client_), options_.name,
-                       options_.width);
+                       options_.width, skips_);
 }
 
 EmbeddingSize ShardedEmbeddingImpl::size() {

@@ -175,6 +175,51 @@ bool FlatModel::has_changed() const {
   return !visit_trained(module_, is_next) || next != found_.size();
 }
 
+std::string FlatModel::what_changed() const {
+  const auto now = trained(module_);
+  for (const auto& [name, tensor] : now) {
+    const auto is_same = [&](const Parameter& parameter) { return parameter.tensor.is_same(tensor); };
+    if (std::ranges::none_of(parameters_, is_same))
+      return fmt::format("the parameter {} is trained now, and was not before", name);
+  }
+  for (const auto& parameter : parameters_) {
+    const auto is_same = [&](const auto& item) { return item.second.is_same(parameter.tensor); };
+    if (std::ranges::none_of(now, is_same))
+      return fmt::format("the parameter {} is not trained any more", parameter.info.name);
+  }
+  return "they come in another order";
+}
+
+std::optional<std::pair<std::string, std::string>> FlatModel::sharing_memory() const {
+  struct Extent {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+    const std::string* name = nullptr;
+  };
+  std::vector<Extent> extents;
+  for (const auto& parameter : parameters_) {
+    const auto& tensor = parameter.tensor;
+    if (tensor.numel() == 0) continue;
+    int64_t last = 0;  // element
+    for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+    const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
+    extents.push_back({begin, begin + (last + 1) * tensor.element_size(), &parameter.info.name});
+  }
+  std::ranges::sort(extents, {}, &Extent::begin);
+  for (size_t i = 1; i < extents.size(); ++i) {
+    if (extents[i].begin < extents[i - 1].end) return std::pair(*extents[i - 1].name, *extents[i].name);
+  }
+  return std::nullopt;
+}
+
+torch::Tensor FlatModel::laid_out(size_t parameter) const {
+  const torch::NoGradGuard no_grad;
+  const auto tensor = parameters_[parameter].tensor.detach();
+  const auto strides = dense_strides(tensor);
+  if (tensor.strides() == strides) return tensor;
+  return torch::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
+}
+
 bool FlatModel::is_abandoned() const {
   constexpr size_t kOurs = 2;  // this and the node that accumulates its gradient
   const auto is_ours = [](const Parameter& parameter) { return parameter.tensor.use_count() <= kOurs; };

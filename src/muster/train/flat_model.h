@@ -14,7 +14,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
@@ -47,6 +49,15 @@ class FlatModel {
 
   /// Whether the module has other parameters to train than those that were found when this was made.
   bool has_changed() const;
+
+  /// The same in words, of the first one: "the parameter fc.bias is not trained any more".
+  std::string what_changed() const;
+
+  /// The names of two trained parameters that lie in the same memory, other than as the same tensor; if any do.
+  std::optional<std::pair<std::string, std::string>> sharing_memory() const;
+
+  /// The values of a parameter as move_to() lays them out: the parameter itself where it lies so.
+  torch::Tensor laid_out(size_t parameter) const;
 
   /// Whether nobody else refers to any of the module's tensors any more: then it is gone.
   bool is_abandoned() const;

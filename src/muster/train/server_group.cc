@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -69,6 +69,7 @@ class ServerGroup : public WorkerGroup {
         .join_timeout = config.join_timeout,
         .server_wait = config.server_wait,
         .find_server = [this](int server, Deadline deadline) { return job_.find_server(server, deadline); },
+        .has_failed = [this](int server) { return job_.server_has_failed(server); },
         .waits = &job_.waits(),
         .check = [this] { job_.check(); }});
     if (job_.is_chief()) initialise(model);
@@ -80,6 +81,7 @@ class ServerGroup : public WorkerGroup {
                                                                     .worker = job_.rank(),
                                                                     .hogwild = config.hogwild,
                                                                     .local = local ? options.rule : nullptr,
+                                                                    .clip_norm = options.clip_norm,
                                                                     .sync_every = config.sync_every});
   }
 
@@ -100,13 +102,39 @@ class ServerGroup : public WorkerGroup {
   }
 
   std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {
-    return add_packed(job_.gather(fmt::format("muster/sums/{}", number_), pack_sums(mine)));
+    const std::string name = job_.task().short_name();
+    std::vector<std::string> sums;
+    std::vector<std::string> here;
+    for (const auto& brought :
+         job_.gather(fmt::format("muster/sums/{}", number_), name + '\n' + pack_sums(mine))) {
+      const size_t end = brought.find('\n');
+      MUSTER_CHECK(end != std::string::npos);
+      here.push_back(brought.substr(0, end));
+      sums.push_back(brought.substr(end + 1));
+    }
+    if (name == here.front()) say_who_is_missing(here);
+    return add_packed(sums);
   }
 
   void barrier() override { job_.barrier(fmt::format("muster/trainer/{}", number_), "worker"); }
 
  private:
   std::string chief() const { return job_.worker_names().front(); }
+
+  // A job that goes on without workers evaluates without them: whoever reads the result must know. Once for
+  // each worker.
+  void say_who_is_missing(const std::vector<std::string>& here) {
+    std::vector<std::string> missing;
+    for (const auto& worker : job_.worker_names()) {
+      if (std::ranges::find(here, worker) == here.end()) missing.push_back(worker);
+    }
+    if (missing.size() <= missed_) return;
+    missed_ = missing.size();
+    log_warning(
+        "evaluate() adds up what {} of {} workers bring: {} failed, or ended without this evaluation, and "
+        "is not in the sums",
+        here.size(), job_.workers(), fmt::join(missing, ", "));
+  }
 
   static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }
 
@@ -165,7 +193,7 @@ class ServerGroup : public WorkerGroup {
       for (auto& variable : spec.variables) variable.group = {};
     }
     if (spec.servers == 1) return spec;
-    if (options.clip_norm > 0)
+    if (options.clip_norm > 0 && !local)
       throw InvalidArgument(
           "TrainerOptions::clip_norm needs the norm of the whole gradient, which only one "
           "parameter server has: use --ps 1");
@@ -195,7 +223,7 @@ class ServerGroup : public WorkerGroup {
     for (size_t i = 0; i < model.size(); ++i) {
       if (model.info(i).dtype != DType::kFloat32)
         raise<InvalidArgument>("{}: parameter servers hold float32 only", model.info(i).to_string());
-      dense.push_back(model.tensor(i).detach().contiguous());
+      dense.push_back(model.laid_out(i));
       values.push_back(dense.back().data_ptr<float>());
     }
     client_->initialise(values);
@@ -207,6 +235,7 @@ class ServerGroup : public WorkerGroup {
   const int number_;  // of the model
   UntrainedTensors untrained_;
   int evaluations_ = 0;
+  size_t missed_ = 0;  // workers, in the last evaluation that was worth a warning
   std::unique_ptr<ParameterClient> client_;
 };
 

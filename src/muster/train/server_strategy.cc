@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -74,6 +75,10 @@ ServerStrategy::ServerStrategy(Options options)
       buffers_.states[i] = states_[i].data();
     }
     buffers_.parameters = memory_.get();
+    if (options_.clip_norm > 0 || options_.local->measures()) {
+      sums_.resize(layout_.state_bytes());
+      buffers_.sums = sums_.data();
+    }
     update_.emplace(layout_, *options_.local, buffers_);
     anchor_ = options_.client.allocate(layout_.bytes());
     delta_ = options_.client.allocate(layout_.bytes());
@@ -84,6 +89,11 @@ ServerStrategy::ServerStrategy(Options options)
 // Whatever has gone wrong, the servers notice it otherwise.
 ServerStrategy::~ServerStrategy() {
   if (broken_) return;
+  if (local_steps_ > 0 && std::uncaught_exceptions() == 0)
+    log_warning(
+        "worker/{} ends with {} steps after the last average, which are lost: call finish_epoch() after "
+        "the loop",
+        options_.worker, local_steps_);
   try {
     options_.client.leave();
   } catch (const std::exception& error) {
@@ -175,8 +185,7 @@ std::optional<int64_t> ServerStrategy::samples() const {
 }
 
 void ServerStrategy::begin(const StepStart& start) {
-  if (start.changed)
-    throw InvalidArgument("with parameter servers, which parameters are trained must not change");
+  MUSTER_CHECK(!start.changed);
   in_step_ = true;
   start_ = start;
   not_finite_.clear();
@@ -195,13 +204,18 @@ void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held
 
 void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
   if (all_finite(DType::kFloat32, gradient, layout_[parameter].count())) return;
-  not_finite_ = fmt::format("the gradient of {} from worker/{}", layout_[parameter].name, options_.worker);
+  not_finite_ = not_finite_text(parameter);
+}
+
+std::string ServerStrategy::not_finite_text(size_t parameter) const {
+  return fmt::format("the gradient of {} from worker/{}", layout_[parameter].name, options_.worker);
 }
 
 StepResult ServerStrategy::finish(double loss) {
   in_step_ = false;
   StepResult result;
   result.total = start_.total;
+  result.lr = start_.lr;
   result.loss = loss;
   result.not_finite = not_finite_;
   if (start_.weight == 0) {
@@ -232,6 +246,11 @@ void ServerStrategy::push(Push push, StepResult& result) {
   const auto start = Clock::now();
   const Reply reply = ask([&] { return options_.client.push(push); });
   const auto answered = Clock::now();
+  if (push.samples == 0 && reply.samples > 0)
+    raise<InvalidArgument>(
+        "worker/{} gives Trainer::step() no size of the batch, and others do: batches count by it, so give "
+        "it on all workers, or on none",
+        options_.worker);
   pull();
   result.wait = answered - start;
   result.update = Clock::now() - answered;
@@ -245,7 +264,14 @@ void ServerStrategy::push(Push push, StepResult& result) {
 
 // Waits until all workers have finished the epoch: then everyone may go on.
 void ServerStrategy::finish_epoch(StepResult& result) {
-  if (local_steps_ > 0) send_local_steps(0, result);
+  if (local_steps_ > 0) {
+    send_local_steps(0, result);
+  } else if (is_local() && std::memcmp(anchor_.get(), memory_.get(), layout_.bytes()) != 0) {
+    log_warning(
+        "parameters of worker/{} were changed after its last average, and before another step: the change is "
+        "lost",
+        options_.worker);
+  }
   const auto start = Clock::now();
   if (!done()) {
     ask([this] { return options_.client.finish_epoch(); });
@@ -255,22 +281,56 @@ void ServerStrategy::finish_epoch(StepResult& result) {
   result.wait += Clock::now() - start;
 }
 
+UpdateNow ServerStrategy::now_of(size_t parameter, double scale) const {
+  const ParameterInfo& info = layout_[parameter];
+  return {.step = updates_[parameter] + 1,
+          .lr = start_.lr * info.group.lr_factor,
+          .gradient_scale = scale,
+          .adapt = info.shape.size() > 1,
+          .weight_decay = info.group.weight_decay};
+}
+
 void ServerStrategy::update_locally(StepResult& result) {
-  const double scale = start_.gradient_scale * start_.weight / start_.total;
+  if (!sums_.empty()) {
+    update_in_passes(result);
+  } else {
+    const double scale = start_.gradient_scale * start_.weight / start_.total;
+    for (const auto& chunk : layout_.chunks()) {
+      if (gradients_[chunk.parameter] == nullptr) continue;
+      const WeightedSource source = {gradients_[chunk.parameter], 1};
+      if (!update_->reduce_and_apply(chunk, {&source, 1}, now_of(chunk.parameter, scale)))
+        result.not_finite = not_finite_text(chunk.parameter);
+    }
+  }
+  if (!result.not_finite.empty()) return;
+  for (size_t i = 0; i < updates_.size(); ++i) updates_[i] += gradients_[i] != nullptr ? 1 : 0;
+}
+
+// By the norm of the whole gradient, and by those of each parameter.
+void ServerStrategy::update_in_passes(StepResult& result) {
+  std::vector<ParameterLayout::Chunk> chunks;
+  double square = 0;
   for (const auto& chunk : layout_.chunks()) {
     if (gradients_[chunk.parameter] == nullptr) continue;
     const WeightedSource source = {gradients_[chunk.parameter], 1};
-    const ParameterInfo& info = layout_[chunk.parameter];
-    const bool finite = update_->reduce_and_apply(chunk, {&source, 1},
-                                                  {.step = updates_[chunk.parameter] + 1,
-                                                   .lr = start_.lr * info.group.lr_factor,
-                                                   .gradient_scale = scale,
-                                                   .adapt = info.shape.size() > 1,
-                                                   .weight_decay = info.group.weight_decay});
-    if (!finite)
-      result.not_finite = fmt::format("the gradient of {} from worker/{}", info.name, options_.worker);
+    update_->reduce(chunk, {&source, 1});
+    if (!update_->is_finite(chunk)) {
+      result.not_finite = not_finite_text(chunk.parameter);
+      return;
+    }
+    square += update_->square(chunk);
+    chunks.push_back(chunk);
   }
-  for (size_t i = 0; i < updates_.size(); ++i) updates_[i] += gradients_[i] != nullptr ? 1 : 0;
+  double scale = start_.gradient_scale * start_.weight / start_.total;
+  result.gradient_norm = std::sqrt(square) * std::abs(scale);
+  scale *= clip_factor(result.gradient_norm, options_.clip_norm);
+  std::vector<Norms> norms(layout_.size());
+  for (const auto& chunk : chunks) {
+    if (options_.local->measures())
+      norms[chunk.parameter] += update_->measure(chunk, now_of(chunk.parameter, scale));
+  }
+  for (const auto& chunk : chunks)
+    update_->apply(chunk, now_of(chunk.parameter, scale), norms[chunk.parameter]);
 }
 
 // The average of the workers' parameters is the anchor less the average of their deltas.

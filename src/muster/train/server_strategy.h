@@ -31,8 +31,9 @@ class ServerStrategy : public Strategy {
     ModelSpec spec;
     int worker = 0;  ///< which this is
     bool hogwild = false;
-    UpdateRulePtr local;  ///< ps-local: the rule of this worker
-    int sync_every = 1;   ///< ps-local
+    UpdateRulePtr local;   ///< ps-local: the rule of this worker
+    double clip_norm = 0;  ///< ps-local: of this worker's gradient; 0: none
+    int sync_every = 1;    ///< ps-local
   };
 
   /// Enters, and reads the parameters: waits for the chief to have given them. Throws InvalidArgument.
@@ -69,6 +70,7 @@ class ServerStrategy : public Strategy {
   bool is_local() const { return options_.local != nullptr; }
   void check_options() const;
   void check_finite(size_t parameter, const float* gradient);
+  std::string not_finite_text(size_t parameter) const;
   void push(Push push, StepResult& result);
   template <typename Call>
   void with_servers(const Call& call);
@@ -77,6 +79,8 @@ class ServerStrategy : public Strategy {
   void pull();
   void finish_epoch(StepResult& result);
   void update_locally(StepResult& result);
+  void update_in_passes(StepResult& result);
+  UpdateNow now_of(size_t parameter, double scale) const;
   void send_local_steps(double loss, StepResult& result);
   int64_t local_limit() const;
 
@@ -97,6 +101,7 @@ class ServerStrategy : public Strategy {
 
   // ps-local.
   std::vector<std::vector<std::byte>> states_;
+  std::vector<std::byte> sums_;  // where an update needs the whole gradient first
   ModelBuffers buffers_;
   std::optional<ChunkUpdate> update_;
   std::vector<int64_t> updates_;

@@ -36,14 +36,15 @@ struct StepStart {
 };
 
 struct StepResult {
-  bool finished = false;     ///< nobody brought anything: all workers have run out
-  int64_t dropped = 0;       ///< gradients of this worker that were not used
-  int64_t staleness = 0;     ///< updates between reading the parameters and using the gradient
-  bool changed = false;      ///< all workers' models have other parameters
-  bool applied = false;      ///< the parameters have changed; false when a gradient was not finite
-  std::string not_finite;    ///< "the gradient of fc1.weight from worker/1": it was infinite or not a number
-  double total = 0;          ///< the divisor of the average
-  double loss = 0;           ///< the mean over the workers, by what they added to the divisor
+  bool finished = false;   ///< nobody brought anything: all workers have run out
+  int64_t dropped = 0;     ///< gradients of this worker that were not used
+  int64_t staleness = 0;   ///< updates between reading the parameters and using the gradient
+  bool changed = false;    ///< all workers' models have other parameters
+  bool applied = false;    ///< the parameters have changed; false when a gradient was not finite
+  std::string not_finite;  ///< "the gradient of fc1.weight from worker/1": it was infinite or not a number
+  double total = 0;        ///< the divisor of the average
+  double lr = 0;    ///< the learning rate that was used, where workers must agree on it; else this one's
+  double loss = 0;  ///< the mean over the workers, by what they added to the divisor
   double gradient_norm = 0;  ///< of the averaged gradient before clipping; 0 when nothing needed it
   std::chrono::duration<double> wait{0};    ///< for other workers
   std::chrono::duration<double> update{0};  ///< reducing gradients and updating parameters

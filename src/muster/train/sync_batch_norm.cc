@@ -49,6 +49,10 @@ struct SyncNormalise : torch::autograd::Function<SyncNormalise> {
         *reinterpret_cast<Communicator*>(communicator),
         {wide.sum(dimensions), wide.square().sum(dimensions), torch::full({1}, mine, torch::kFloat64)});
     const Tensor count = sums[2 * channels];
+    if (count.item<double>() <= 1)
+      throw InvalidArgument(
+          "SyncBatchNorm needs more than one value for each channel to train with, and all workers together "
+          "have one");
     const Tensor mean = sums.slice(0, 0, channels) / count;
     const Tensor variance = (sums.slice(0, channels, 2 * channels) / count - mean.square()).clamp_min(0);
     const Tensor inverse = (variance + eps).rsqrt();

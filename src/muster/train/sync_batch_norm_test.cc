@@ -159,5 +159,12 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithTheWholeBatch) {
   }
 }
 
+TEST(SyncBatchNorm, OneValueForEachChannelIsAnErrorAsOfTorchs) {
+  Job job(Config{});
+  SyncBatchNorm norm(job, BatchNormOptions(4));
+  EXPECT_THROW(norm(random({1, 4}, 1)), InvalidArgument);
+  EXPECT_TRUE(norm->running_var.isfinite().all().item<bool>());
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "muster/base/error.h"
-#include "muster/base/mutex.h"
+#include "muster/base/log.h"
 #include "muster/collective/operation.h"
 #include "muster/train/tensor_dtype.h"
 
@@ -17,13 +17,8 @@ namespace muster {
 using namespace detail;
 
 struct TensorWork::State {
-  State(Work submitted, torch::Tensor to_get, torch::Tensor to_write)
-      : work(std::move(submitted)), result(std::move(to_get)), computed(std::move(to_write)) {}
-
   Work work;
   const torch::Tensor result;
-  Mutex mutex;
-  torch::Tensor computed MUSTER_GUARDED_BY(mutex);  // What the result is to become; undefined: it is there.
 };
 
 namespace {
@@ -170,18 +165,36 @@ Tensor carry_out(Communicator& ranks, const TensorOperation& made, std::optional
   return made.result;
 }
 
+// The tensors of an operation in flight. It goes when the operation is done, or never will be, before anybody
+// is told so, on whichever thread that happens: then the result is written.
+class InFlight {
+ public:
+  explicit InFlight(TensorOperation made) : made_(std::move(made)) {}
+  ~InFlight() {
+    if (!made_.computed.defined()) return;
+    try {
+      write_result(made_.result, made_.computed);
+    } catch (const std::exception& error) {
+      log_error("{}: the result could not be written: {}", made_.operation.to_string(),
+                text_without_stack(error));
+    }
+  }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+ private:
+  const TensorOperation made_;
+};
+
 TensorWork begin(Communicator& ranks, const TensorOperation& made) {
-  const auto keep = std::make_shared<std::vector<Tensor>>(std::vector<Tensor>{made.in, made.out});
-  return TensorWork(
-      std::make_shared<TensorWork::State>(ranks.submit(made.operation, keep), made.result, made.computed));
+  Work work = ranks.submit(made.operation, std::make_shared<InFlight>(made));
+  return TensorWork(std::make_shared<TensorWork::State>(TensorWork::State{std::move(work), made.result}));
 }
 
 }  // namespace
 
 Tensor TensorWork::wait(std::optional<Deadline> deadline) {
   state_->work.wait(deadline);
-  const MutexLock lock(state_->mutex);
-  if (state_->computed.defined()) write_result(state_->result, std::exchange(state_->computed, {}));
   return state_->result;
 }
 

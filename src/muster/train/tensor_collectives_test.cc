@@ -320,6 +320,17 @@ TEST(TensorCollectives, WhatIsDroppedInFlightIsKeptUntilItIsDone) {
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(TensorCollectives, WhatIsDroppedInFlightChangesATensorOfAnyLayout) {
+  on_ranks([](Communicator& ranks) {
+    for (const auto layout : kLayouts) {
+      const Tensor mine = laid_out(value(ranks.rank()), layout, ranks.rank());
+      all_reduce_async(ranks, mine);
+      ranks.barrier();  // it comes behind the other
+      expect_equal(mine, sum_of_all(ranks));
+    }
+  });
+}
+
 TEST(TensorCollectives, ADeadlineEndsAWait) {
   const auto errors = RankGroup({.ranks = 2}).run([](Communicator& ranks) {
     const Tensor mine = value(0);

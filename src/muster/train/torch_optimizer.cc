@@ -28,6 +28,9 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, torch::nn::Mo
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr)
     throw InvalidArgument("LBFGS computes the loss several times a step, which a Trainer can't let it");
   look_again();
+  if (std::ranges::all_of(optimizer_.param_groups(),
+                          [](const auto& group) { return group.params().empty(); }))
+    throw InvalidArgument("the optimizer has no parameters, so that nothing would be trained");
 }
 
 TorchOptimizer::~TorchOptimizer() {
@@ -41,11 +44,15 @@ void TorchOptimizer::look_again() {
       if (std::ranges::none_of(parameters, [&](const auto& own) { return own.is_same(parameter); }))
         raise<InvalidArgument>(
             "the optimizer has a parameter of the shape [{}] that is not the module's: the workers' copies "
-            "of it "
-            "would differ",
+            "of it would differ",
             fmt::join(parameter.sizes(), ", "));
     }
   }
+  take_rates();
+}
+
+// Also of groups that were added since.
+void TorchOptimizer::take_rates() {
   for (size_t i = rates_.size(); scheduled_ && i < optimizer_.param_groups().size(); ++i) {
     const auto rate = rate_of(optimizer_.param_groups()[i]);
     if (!rate)
@@ -53,6 +60,7 @@ void TorchOptimizer::look_again() {
           "TrainerOptions::schedule needs the rates of the optimizer, whose options have no get_lr() and "
           "set_lr()");
     rates_.push_back(*rate);
+    set_.push_back(*rate);
   }
 }
 
@@ -69,9 +77,26 @@ double TorchOptimizer::lr() const {
   return groups.empty() ? 0 : rate_of(groups.front()).value_or(0);
 }
 
+double TorchOptimizer::sum_of_rates() const {
+  double sum = 0;
+  const auto& groups = optimizer_.param_groups();
+  for (size_t i = 0; i < groups.size(); ++i)
+    sum += i < rates_.size() ? rates_[i] : rate_of(groups[i]).value_or(0);
+  return sum;
+}
+
 void TorchOptimizer::step(double schedule_factor) {
-  for (size_t i = 0; i < rates_.size(); ++i)
-    optimizer_.param_groups()[i].options().set_lr(rates_[i] * schedule_factor);
+  take_rates();
+  for (size_t i = 0; i < rates_.size(); ++i) {
+    auto& options = optimizer_.param_groups()[i].options();
+    if (options.get_lr() != set_[i])
+      raise<InvalidArgument>(
+          "the rate of the optimizer's group {} was set to {}, which TrainerOptions::schedule would undo: "
+          "let either the schedule set the rates, or the program and torch's schedulers",
+          i, options.get_lr());
+    set_[i] = rates_[i] * schedule_factor;
+    options.set_lr(set_[i]);
+  }
   optimizer_.step();
 }
 

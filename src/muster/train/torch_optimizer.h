@@ -14,8 +14,8 @@ namespace muster::detail {
 
 class TorchOptimizer {
  public:
-  /// Throws InvalidArgument for an optimizer that needs a closure, and, where rates are to be scheduled, for
-  /// one that does not tell them.
+  /// Throws InvalidArgument for an optimizer that needs a closure or has no parameters, and, where rates are to
+  /// be scheduled, for one that does not tell them.
   TorchOptimizer(torch::optim::Optimizer& optimizer, torch::nn::Module& module, bool scheduled);
   ~TorchOptimizer();
   TorchOptimizer(const TorchOptimizer&) = delete;
@@ -31,13 +31,20 @@ class TorchOptimizer {
   /// The rate of the first group, before the schedule; 0 when it does not tell.
   double lr() const;
 
+  /// Of the rates of all groups, before the schedule.
+  double sum_of_rates() const;
+
+  /// Throws InvalidArgument where rates are scheduled and somebody else has set them.
   void step(double schedule_factor);
 
  private:
+  void take_rates();
+
   torch::optim::Optimizer& optimizer_;
   torch::nn::Module& module_;
   const bool scheduled_;
   std::vector<double> rates_;  // of the groups, before the schedule; empty unless scheduled
+  std::vector<double> set_;    // as they were set last
 };
 
 }  // namespace muster::detail

@@ -64,6 +64,10 @@ class Trainer::Impl {
     groups_->freeze();
     (void)learning_rate();  // a schedule says here what it misses
     loss_scale_ = LossScale(options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale());
+    if (loss_scale_.is_used() && has_embedding(module_))
+      throw InvalidArgument(
+          "a ShardedEmbedding updates its rows in the backward pass, with the gradient as it is then: it "
+          "can't be trained with a scaled loss (TrainerOptions::loss_scale, --precision fp16)");
     take_model();
   }
 
@@ -76,16 +80,14 @@ class Trainer::Impl {
     if (!optimizer_) model_->move_back();
   }
 
+  /// Whether what it trains with is gone: the job has ended, or this process is a fork of the task's.
+  bool is_stranded() const { return job_lives_.expired() || job_.is_of_a_fork(); }
+
   Step step(const Loss& loss, std::optional<int64_t> samples) {
     is_used_ = true;
-    if (done()) return {.goes_on = false};
+    if (!is_stranded() && done()) return {.goes_on = false};
     check_usable();
-    if (samples && *samples < 0)
-      raise<InvalidArgument>("Trainer::step() was given {} samples; expected the size of the batch",
-                             *samples);
-    if (options_.schedule && !samples)
-      throw InvalidArgument(
-          "a schedule counts samples: give Trainer::step() the size of the batch as its second argument");
+    check_samples(samples);
     if (samples == 0) {
       if (!std::exchange(warned_of_empty_, true))
         log_warning("a batch of 0 samples: it is left out, as all others like it");
@@ -105,12 +107,17 @@ class Trainer::Impl {
     } else {
       model_->put_gradients_back();
     }
+    if (batches_ == 0) first_samples_ = samples;
     ++batches_;
     samples_ += samples;
+    // Of the step's first, as gradients are added up: 1, which changes no bit, where all are the same.
+    const double size =
+        first_samples_ > 0 ? static_cast<double>(samples) / static_cast<double>(first_samples_) : 1;
     const bool last = batches_ == options_.accumulate;
     if (last && strategy_) begin_round();
-    const double batch_loss = compute(loss);
-    last_loss_ += batch_loss;
+    const double batch_loss = compute(loss, size);
+    last_loss_ += batch_loss * size;
+    sizes_ += size;
     slow_down(start);
     if (last) {
       end_step();
@@ -179,6 +186,7 @@ class Trainer::Impl {
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const EvaluationMode mode(module_);
+      const Running running(is_running_, true);
       body(sums);
     }
     return group_->add_up(sums);
@@ -210,7 +218,7 @@ class Trainer::Impl {
 
   Metrics metrics() const {
     Metrics metrics = metrics_;
-    metrics.learning_rate = learning_rate();
+    metrics.learning_rate = used_rate_.value_or(learning_rate());
     if (metrics.steps > 0) metrics.staleness = staleness_ / static_cast<double>(metrics.steps);
     metrics.total = metrics.compute + metrics.wait + metrics.update;
     if (metrics.total.count() > 0)
@@ -232,13 +240,30 @@ class Trainer::Impl {
     if (options_.accumulate < 1)
       raise<InvalidArgument>("TrainerOptions::accumulate is {}; it must be at least 1", options_.accumulate);
     const auto check = [](const char* name, auto value) {
-      if (value < 0) raise<InvalidArgument>("TrainerOptions::{} is {}; it must not be negative", name, value);
+      if (!(value >= 0) || !std::isfinite(static_cast<double>(value)))
+        raise<InvalidArgument>("TrainerOptions::{} is {}; expected a number that is not negative", name,
+                               value);
     };
     check("clip_norm", options_.clip_norm);
     check("epochs", options_.epochs);
     check("samples_per_epoch", options_.samples_per_epoch);
     check("max_steps", options_.max_steps);
     check("loss_scale", options_.loss_scale);
+  }
+
+  void check_samples(std::optional<int64_t> samples) {
+    constexpr int64_t kMostSamples = int64_t{1} << 40;
+    if (samples && (*samples < 0 || *samples > kMostSamples))
+      raise<InvalidArgument>("Trainer::step() was given {} samples; expected the size of the batch",
+                             *samples);
+    if (options_.schedule && !samples)
+      throw InvalidArgument(
+          "a schedule counts samples: give Trainer::step() the size of the batch as its second argument");
+    if (samples.has_value() != says_samples_.value_or(samples.has_value()))
+      throw InvalidArgument(
+          "Trainer::step() was given the size of the batch in some steps and not in others: batches count by "
+          "it, so give it always, or never");
+    says_samples_ = samples.has_value();
   }
 
   void take_optimizer(torch::optim::Optimizer& optimizer) {
@@ -252,7 +277,16 @@ class Trainer::Impl {
     optimizer_.emplace(optimizer, module_, /*scheduled=*/options_.schedule != nullptr);
   }
 
-  double schedule_factor() const { return options_.schedule ? options_.schedule(position()) : 1.0; }
+  double schedule_factor() const {
+    if (!options_.schedule) return 1.0;
+    const double factor = options_.schedule(position());
+    if (!(factor >= 0) || !std::isfinite(factor))
+      raise<InvalidArgument>(
+          "TrainerOptions::schedule gives {} after {} samples and {} steps: expected a number that is not "
+          "negative",
+          factor, samples_used_, steps_);
+    return factor;
+  }
 
   // The average of all workers is where the strategy would have had the parameters.
   void step_optimizer() {
@@ -273,11 +307,16 @@ class Trainer::Impl {
 
   // What broke a step is thrown by all that come later: the others have heard of it, or will.
   void check_usable() const {
+    if (job_lives_.expired())
+      throw InvalidArgument(
+          "the job that this Trainer trains in has ended: make the Trainer in the function that is given to "
+          "muster::run, and use it there");
+    job_.check_process();
     if (error_) std::rethrow_exception(error_);
     if (is_running_)
       throw InvalidArgument(
-          "the Trainer was called while one of its steps runs: from within the function that gives the loss, "
-          "or from another thread; one thread trains, one step after the other");
+          "the Trainer was called while one of its steps or evaluations runs: from within the function that "
+          "gives the loss or evaluates, or from another thread; one thread trains, one step after the other");
   }
 
   struct Running {
@@ -353,6 +392,12 @@ class Trainer::Impl {
           "the module {} has no parameters: its constructor must call register_module() for each of its "
           "modules and register_parameter() for each of its tensors",
           module_.name());
+    if (const auto tied = model_->sharing_memory(); tied && !optimizer_)
+      raise<InvalidArgument>(
+          "the parameters {} and {} lie in the same memory, as after set_data, and would be torn apart: let "
+          "both modules have the same tensor (`decoder->weight = encoder->weight`), or train with an "
+          "optimizer of torch's",
+          tied->first, tied->second);
     for (size_t i = 0; i < model_->size(); ++i) model_->set_group(i, groups_->rates_of(model_->tensor(i)));
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
     group_->take_model(*model_, describe_options() + model_->signature());
@@ -368,12 +413,31 @@ class Trainer::Impl {
     text += fmt::format("options broadcast_buffers={} samples_per_epoch={} schedule={} on_nan={}\n",
                         options_.broadcast_buffers, options_.samples_per_epoch,
                         options_.schedule ? "given" : "none", job_.config().on_nan);
+    text += describe_schedule();
     for (size_t i = 0; i < model_->size(); ++i) {
       const GroupRates& group = model_->info(i).group;
       if (group == GroupRates{}) continue;
       text += fmt::format("group of {}: rate times {}", model_->info(i).name, group.lr_factor);
       if (group.weight_decay) text += fmt::format(", weight decay {}", *group.weight_decay);
       text += "\n";
+    }
+    return text;
+  }
+
+  // A schedule has no state, and can be asked for any position: where the answers agree, so do the schedules.
+  std::string describe_schedule() const {
+    if (!options_.schedule) return "";
+    constexpr int64_t kUnknownEpoch = 10'000;  // samples, where nobody says how many there are
+    constexpr int64_t kEpochs = 100;
+    constexpr int64_t kParts = 16;  // of the first epoch, where rates rise
+    constexpr int64_t kBatch = 64;
+    const int64_t epoch = options_.samples_per_epoch > 0 ? options_.samples_per_epoch : kUnknownEpoch;
+    std::string text;
+    for (int64_t part = 0; part <= kEpochs * kParts; part += part < kParts ? 1 : kParts) {
+      const int64_t samples = epoch * part / kParts;
+      const double factor = options_.schedule(
+          {.samples = samples, .samples_per_epoch = options_.samples_per_epoch, .step = samples / kBatch});
+      text += fmt::format("schedule, after {} samples: factor={:.6g}\n", samples, factor);
     }
     return text;
   }
@@ -432,6 +496,11 @@ class Trainer::Impl {
           "Trainer trains it: parameter servers would go on with the old values; load before the Trainer is "
           "made, or make it anew",
           moved->name);
+    if (group_->starts_with_strategy() && model_->has_changed())
+      raise<InvalidArgument>(
+          "with parameter servers, which parameters are trained must not change while a Trainer trains them: "
+          "{}; make the Trainer anew",
+          model_->what_changed());
     if (moved != nullptr && job_.is_chief())
       log_info("the parameter {} was given other memory: training goes on with the chief's values of all",
                moved->name);
@@ -447,6 +516,7 @@ class Trainer::Impl {
     model_->forget_order();
     model_->note_references_before();
     last_loss_ = 0;
+    sizes_ = 0;
   }
 
   // A worker that brings nothing begins its rounds here too, with nothing.
@@ -455,19 +525,20 @@ class Trainer::Impl {
     delivered_.assign(model_->size(), false);
     updates_before_.resize(model_->size());
     for (size_t i = 0; i < model_->size(); ++i) updates_before_[i] = strategy_->updates(i);
-    StepStart start = {.lr = learning_rate(),
+    StepStart start = {.lr = optimizer_ ? optimizer_->sum_of_rates() * schedule_factor() : learning_rate(),
                        .gradient_scale = loss_scale_.is_used() ? 1 / loss_scale_.value() : 1};
     if (batches_ > 0) {
-      start.weight = unit_ > 0 && samples_ > 0
-                         ? static_cast<double>(samples_) / batches_ / static_cast<double>(unit_)
-                         : 1;
-      start.total = start.weight * batches_;
+      const bool counts = unit_ > 0 && samples_ > 0;
+      start.weight = counts ? static_cast<double>(first_samples_) / static_cast<double>(unit_) : 1;
+      start.total = counts ? static_cast<double>(samples_) / static_cast<double>(unit_) : batches_;
       start.samples = samples_;
     }
+    lr_ = start.lr;
+    used_rate_ = learning_rate();
     strategy_->begin(start);
   }
 
-  double compute(const Loss& function) {
+  double compute(const Loss& function, double size) {
     torch::Tensor loss;
     {
       const Precision::Scope precision(precision_);
@@ -478,8 +549,9 @@ class Trainer::Impl {
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
     delivering_ = round_begun_;  // nothing goes out of the passes that the function ran itself
-    if (loss_scale_.is_used()) {
-      (loss * loss_scale_.value()).backward();
+    const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
+    if (factor != 1) {
+      (loss * factor).backward();
     } else {
       loss.backward();
     }
@@ -505,12 +577,12 @@ class Trainer::Impl {
     }
     take_changes();
     deliver_all();
-    finish_round(last_loss_ / batches_);
+    finish_round(last_loss_ / sizes_);
   }
 
   // What backward did not touch may still have a gradient of an earlier batch.
   void deliver_all() {
-    bool any = model_->size() == 0;
+    bool any = model_->size() == 0 && has_embedding(module_);
     for (size_t i = 0; i < model_->size(); ++i) {
       any = any || delivered_[i];
       if (delivered_[i]) continue;
@@ -522,8 +594,7 @@ class Trainer::Impl {
     if (!any && !std::exchange(warned_of_no_gradient_, true)) {
       log_warning(
           "step {}: the loss does not depend on any trained parameter of {}, so nothing is learned from it: "
-          "was "
-          "the module replaced after the Trainer was made, or the loss detached?",
+          "was the module replaced after the Trainer was made, or the loss detached?",
           steps_ + 1, module_.name());
     }
   }
@@ -533,6 +604,7 @@ class Trainer::Impl {
     const StepResult result = strategy_->finish(loss);
     round_begun_ = false;
     if (!result.not_finite.empty()) check_not_finite(result);
+    if (!result.finished) check_rate(result.lr);
     if (!optimizer_) {
       model_->note_update();
     } else if (result.applied) {
@@ -565,6 +637,17 @@ class Trainer::Impl {
     }
     call(after_);
     return false;
+  }
+
+  // The chief's rate counts, or each worker's own optimizer steps with its own.
+  void check_rate(double used) const {
+    constexpr double kSame = 1e-6;  // hosts may have other mathematical libraries
+    if (std::abs(lr_ - used) <= kSame * std::abs(used)) return;
+    raise<InvalidArgument>(
+        "the learning rate of step {} is {} on {} and {} on the chief{}: all workers need the same, so "
+        "change it on all of them, in the same step",
+        steps_ + 1, lr_, job_.task().short_name(), used,
+        optimizer_ ? " (of an optimizer with several groups, the sum of theirs)" : "");
   }
 
   // With a scale of the loss this is how it is found out that the scale is too large.
@@ -623,6 +706,7 @@ class Trainer::Impl {
   }
 
   JobContext& job_;
+  const std::weak_ptr<const void> job_lives_ = job_.alive();
   const ProgressStyle progress_style_;
   torch::nn::Module& module_;
   const std::weak_ptr<torch::nn::Module> watched_;  // the same, where somebody's pointer owns it
@@ -649,22 +733,36 @@ class Trainer::Impl {
   int64_t unit_ = 0;      // samples of the largest first batch: what weights are relative to
   LossScale loss_scale_;
   Metrics metrics_;
-  std::exception_ptr error_;  // that ended training
-  bool is_running_ = false;   // a step, and no hook of it
+  std::optional<double> used_rate_;  // in the last step
+  std::exception_ptr error_;         // that ended training
+  bool is_running_ = false;          // a step, and no hook of it
   bool warned_of_empty_ = false;
+  std::optional<bool> says_samples_;  // whether steps are given the size of their batch
 
   // Of the current step.
   bool is_used_ = false;
   bool warned_of_no_gradient_ = false;
   int batches_ = 0;
   int64_t samples_ = 0;
-  double last_loss_ = 0;
+  int64_t first_samples_ = 0;  // of the first batch
+  double last_loss_ = 0;       // summed up, by the sizes
+  double sizes_ = 0;           // of the batches, in units of the first
+  double lr_ = 0;
   std::chrono::duration<double> exchanged_{0};  // waiting and updating, not computing
   bool round_begun_ = false;
   bool delivering_ = false;  // this step's backward pass runs, and the round has begun
   std::vector<bool> delivered_;
   std::vector<int64_t> updates_before_;  // of each parameter
 };
+
+namespace {
+
+torch::nn::Module& module_of(const std::shared_ptr<torch::nn::Module>& module) {
+  if (!module) throw InvalidArgument("the Trainer was given no module: the pointer is null");
+  return *module;
+}
+
+}  // namespace
 
 Trainer::Trainer(Job& job, torch::nn::Module& module, const optim::Optimizer& optimizer,
                  TrainerOptions options)
@@ -674,15 +772,19 @@ Trainer::Trainer(Job& job, torch::nn::Module& module, torch::optim::Optimizer& o
     : impl_(std::make_unique<Impl>(job, module, average(), &optimizer, std::move(options))) {}
 Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, const optim::Optimizer& optimizer,
                  TrainerOptions options)
-    : Trainer(job, *module, optimizer, std::move(options)) {
+    : Trainer(job, module_of(module), optimizer, std::move(options)) {
   module_ = std::move(module);
 }
 Trainer::Trainer(Job& job, std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
                  TrainerOptions options)
-    : Trainer(job, *module, optimizer, std::move(options)) {
+    : Trainer(job, module_of(module), optimizer, std::move(options)) {
   module_ = std::move(module);
 }
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  // A fork must not tell others that the worker leaves, nor wait for threads that it has not; and after the job
+  // there is nobody to tell.
+  if (impl_ && impl_->is_stranded()) static_cast<void>(impl_.release());
+}
 
 Step Trainer::step(const Loss& loss, std::optional<int64_t> samples) {
   return impl_->step(loss, samples);

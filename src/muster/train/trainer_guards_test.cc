@@ -1,6 +1,7 @@
 // What a Trainer refuses, or does without, so that nobody trains in vain: gradients that are no numbers,
 // modules and batches with nothing in them, options that differ, a module that is gone, a step in a step.
 
+#include <array>
 #include <limits>
 
 #include "muster/base/error.h"
@@ -13,6 +14,7 @@ namespace {
 using namespace testing;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -201,7 +203,7 @@ TEST(TrainerRefuses, AStepWithinAStep) {
     });
     ADD_FAILURE() << "nothing was thrown";
   } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("while one of its steps runs: from within the function"));
+    EXPECT_THAT(error.what(), HasSubstr("while one of its steps or evaluations runs"));
   }
 }
 
@@ -341,6 +343,169 @@ TEST(TrainingInVain, FirstStepsOfDifferentTrainersAreRefused) {
     });
     EXPECT_THAT(errors, Each(HasSubstr("first steps of different Trainers at the same time")));
   }
+}
+
+const std::vector<Setup> kAll = {Setup{2}, Setup{2, false}, with_server("ps-sync"), with_server("ps-async"),
+                                 with_server("ps-local")};
+
+TEST(TrainerRefuses, BatchesThatSayTheirSizeOnSomeWorkersOnly) {
+  for (const auto& setup : kAll) {
+    const auto errors = errors_of(setup, [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      for (int step = 0; step < 40; ++step) {
+        const auto loss = [&] { return loss_at(net, step); };
+        job.is_chief() ? trainer.step(loss, 8) : trainer.step(loss);
+      }
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors, Contains(HasSubstr("so give it on all workers, or on none")));
+  }
+}
+
+TEST(TrainerRefuses, BatchesThatSayTheirSizeInSomeStepsOnly) {
+  Job job(Config{});
+  Net net;
+  Trainer trainer(job, net, sgd_rule());
+  trainer.step([&] { return loss_at(net, 0); }, 8);
+  try {
+    trainer.step([&] { return loss_at(net, 1); });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("in some steps and not in others"));
+  }
+  EXPECT_TRUE(trainer.step([&] { return loss_at(net, 1); }, 8));
+}
+
+TEST(TrainerRefuses, SchedulesThatDiffer) {
+  const std::array<Schedule, 2> late = {warmup(samples(500'000), constant_rate()),
+                                        warmup(samples(600'000), constant_rate())};
+  const std::array<Schedule, 2> by_epochs = {cosine_decay(epochs(9)), cosine_decay(epochs(10))};
+  const std::array<Schedule, 2> by_steps = {constant_rate(),
+                                            [](const Position& now) { return now.step < 9000 ? 1.0 : 0.1; }};
+  for (const auto& setup : kAll) {
+    for (const auto& schedules : {late, by_epochs, by_steps}) {
+      const auto errors = errors_of(setup, [&](Job& job) {
+        Net net = net_of(job);
+        const Trainer trainer(job, net, sgd_rule(),
+                              {.epochs = 10,
+                               .samples_per_epoch = 60'000,
+                               .schedule = schedules.at(static_cast<size_t>(job.rank()))});
+      });
+      EXPECT_THAT(errors, Contains(AllOf(HasSubstr("the chief has "), HasSubstr("factor="))));
+    }
+  }
+}
+
+TEST(TrainerRefuses, AScheduleThatGivesNoNumber) {
+  Job job(Config{});
+  Net net;
+  Trainer trainer(job, net, sgd_rule(),
+                  {.schedule = [](const Position& now) { return now.samples < 16 ? 1.0 : kNan; }});
+  for (int step = 0; step < 2; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+  try {
+    trainer.step([&] { return loss_at(net, 2); }, 8);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("TrainerOptions::schedule gives nan after 16 samples and 2 steps"));
+  }
+}
+
+TEST(TrainerRefuses, ARateThatOneWorkerChangesInTheMiddle) {
+  for (const size_t i : {0, 1}) {  // with all-reduce, where there is an optimizer to change
+    for (const size_t group : {0, 1}) {
+      const auto errors = errors_of(kAll[i], [&](Job& job) {
+        Net net = net_of(job);
+        torch::optim::SGD optimizer({torch::optim::OptimizerParamGroup(net->fc1->parameters()),
+                                     torch::optim::OptimizerParamGroup(net->fc2->parameters())},
+                                    torch::optim::SGDOptions(0.1));
+        Trainer trainer(job, net, optimizer);
+        for (int step = 0; step < 4; ++step) {
+          if (step == 2 && !job.is_chief()) optimizer.param_groups()[group].options().set_lr(0.01);
+          trainer.step([&] { return loss_at(net, step); }, 8);
+        }
+      });
+      EXPECT_THAT(
+          errors,
+          Contains(HasSubstr("the learning rate of step 3 is 0.11 on worker/1 and 0.2 on the chief")));
+    }
+  }
+}
+
+TEST(TrainerRefuses, OtherParametersWithParameterServersByName) {
+  for (const bool freeze : {true, false}) {
+    const auto errors = errors_of(with_server("ps-sync"), [&](Job& job) {
+      Net net = net_of(job);
+      net->fc2->bias.set_requires_grad(freeze);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.step([&] { return loss_at(net, 0); }, 8);
+      net->fc2->bias.set_requires_grad(!freeze);
+      trainer.step([&] { return loss_at(net, 1); }, 8);
+    });
+    EXPECT_THAT(errors, Contains(HasSubstr(freeze ? "the parameter fc2.bias is not trained any more"
+                                                  : "the parameter fc2.bias is trained now, and was not")));
+  }
+}
+
+TEST(TrainingInVain, LocalStepsThatAreNotAveragedAndParametersThatAreAllFrozenAreSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings(with_server("ps-local")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), HasSubstr("ends with 3 steps after the last average, which are lost"));
+  Logged lost;
+  auto each_step = with_server("ps-local");
+  each_step.configure = [](Config& config) {
+    config.strategy = "ps-local";
+    config.sync_every = 1;
+  };
+  EXPECT_THAT(errors_of(with_warnings(each_step),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule());
+                          trainer.step([&] { return loss_at(net, 0); }, 8);
+                          const torch::NoGradGuard no_grad;
+                          if (job.is_chief()) net->fc2->bias.add_(1);
+                          trainer.finish_epoch();
+                        }),
+              Each(""));
+  EXPECT_THAT(lost.end(), HasSubstr("parameters of worker/0 were changed after its last average"));
+  Logged again;
+  EXPECT_THAT(errors_of(with_warnings({1}),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          for (auto& parameter : net->parameters()) parameter.set_requires_grad(false);
+                          Trainer trainer(job, net, sgd_rule());
+                          const Tensor other = torch::ones({1}, torch::requires_grad());
+                          trainer.step([&] { return (other * loss_at(net, 0)).sum(); }, 8);
+                        }),
+              Each(""));
+  EXPECT_THAT(again.end(), HasSubstr("the loss does not depend on any trained parameter"));
+}
+
+// The others have gone on to their end: what the chief gets is its own part.
+TEST(TrainingInVain, AnEvaluationWithoutSomeWorkersIsSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings(with_server("ps-async")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    trainer.finish_epoch();
+    if (!job.is_chief()) return;
+    for (int i = 0; i < 2; ++i) {
+      const auto sums = trainer.evaluate([](Sums& mine) { mine["n"] = 1; });
+      EXPECT_EQ(sums.at("n"), 1);
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+  const std::string text = logged.end();
+  const std::string said = "evaluate() adds up what 1 of 2 workers bring: worker/1";
+  const size_t first = text.find(said);
+  ASSERT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find(said, first + 1), std::string::npos);
 }
 
 }  // namespace

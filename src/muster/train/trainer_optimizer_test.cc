@@ -272,6 +272,44 @@ TEST(TrainerOptimizerErrors, AreNamed) {
               Each(HasSubstr("rate 0.2")));
 }
 
+TEST(TrainerOptimizerErrors, AnOptimizerWithoutParametersAndARateThatTwoSetAreRefused) {
+  EXPECT_THAT(errors_of({},
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          torch::optim::SGD optimizer(std::vector<Tensor>{}, torch::optim::SGDOptions(0.1));
+                          const Trainer trainer(job, net, optimizer);
+                        }),
+              Each(HasSubstr("the optimizer has no parameters")));
+  EXPECT_THAT(errors_of({},
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+                          torch::optim::StepLR scheduler(optimizer, 2, 0.1);
+                          Trainer trainer(job, net, optimizer, {.schedule = constant_rate()});
+                          for (int step = 0; step < 4; ++step) {
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                            scheduler.step();
+                          }
+                        }),
+              ::testing::Contains(HasSubstr("which TrainerOptions::schedule would undo")));
+}
+
+TEST(TrainerOptimizerGroups, OneThatIsAddedLaterFollowsTheSchedule) {
+  on_workers({}, [](Job& job) {
+    Net net = net_of(job);
+    torch::optim::SGD optimizer(net->fc1->parameters(), torch::optim::SGDOptions(0.1));
+    Trainer trainer(job, net, optimizer, {.schedule = linear_decay(samples(1000))});
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+        net->fc2->parameters(), std::make_unique<torch::optim::SGDOptions>(0.5)));
+    for (int step = 1; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+    const double first = optimizer.param_groups()[0].options().get_lr();
+    EXPECT_LT(first, 0.1);
+    EXPECT_NEAR(optimizer.param_groups()[1].options().get_lr(), 5 * first, 1e-12);
+    return 0;
+  });
+}
+
 // Groups, against torch's own.
 
 std::vector<ParameterGroup> groups_of(Net& net) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <limits>
 
+#include "muster/base/log.h"
 #include "muster/train/trainer_test.h"
 
 namespace muster::detail {
@@ -259,7 +260,7 @@ TEST(TrainerServers, UntrainedTensorsAndBuffersAreTheChiefs) {
     torch::nn::Sequential expected(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
     fill(*expected, 7);
     expect_near(values_of(*net), values_of(*expected), 0);
-    EXPECT_EQ(job.get("muster/untrained/1"), "stored") << "they do not go through the coordinator";
+    EXPECT_EQ(job.context().get("muster/untrained/1"), "stored") << "they do not go through the coordinator";
     return 0;
   });
 }
@@ -299,7 +300,13 @@ TEST(TrainerServers, AnEvaluationAddsUpOverAllWorkersWithTheNewestParameters) {
 }
 
 TEST(TrainerServers, AGradientThatIsNotANumberStopsAllAndIsNamed) {
-  const auto errors = errors_of(with_servers(2, 1, strategy("ps-async")), [](Job& job) {
+  std::string log;
+  set_log_sink([&](std::string_view line) { log += line; });  // called under the log's lock
+  const auto configure = [](Config& config) {
+    config.strategy = "ps-async";
+    config.log_level = LogLevel::kInfo;
+  };
+  const auto errors = errors_of(with_servers(2, 1, configure), [](Job& job) {
     Net net = net_of(job);
     Trainer trainer(job, net, optim::SGD({.lr = 0.01}));
     const Batch batch = batch_of(0, job.rank(), 2);
@@ -309,6 +316,8 @@ TEST(TrainerServers, AGradientThatIsNotANumberStopsAllAndIsNamed) {
     }
     trainer.finish_epoch();
   });
+  set_log_sink(nullptr);
+  EXPECT_THAT(log, HasSubstr("stopped in step "));
   EXPECT_THAT(errors[0], HasSubstr("is infinite or not a number"));
   EXPECT_THAT(errors[1], AnyOf(HasSubstr("gradient of fc1"), HasSubstr("gradient of fc2")));
 }

@@ -315,9 +315,9 @@ TEST(TrainerErrors, OptionsThatMakeNoSenseAreRefused) {
     return invalid([&] { const Trainer trainer(job, net, sgd_rule(), options); });
   };
   EXPECT_THAT(error({.accumulate = 0}), HasSubstr("accumulate is 0; it must be at least 1"));
-  EXPECT_THAT(error({.clip_norm = -1}), HasSubstr("clip_norm is -1; it must not be negative"));
-  EXPECT_THAT(error({.max_steps = -2}), HasSubstr("max_steps is -2; it must not be negative"));
-  EXPECT_THAT(error({.loss_scale = -8}), HasSubstr("loss_scale is -8; it must not be negative"));
+  EXPECT_THAT(error({.clip_norm = -1}), HasSubstr("clip_norm is -1; expected a number that is not"));
+  EXPECT_THAT(error({.max_steps = -2}), HasSubstr("max_steps is -2; expected a number that is not"));
+  EXPECT_THAT(error({.loss_scale = -8}), HasSubstr("loss_scale is -8; expected a number that is not"));
   Job job(Config{});
   Net net;
   Trainer trainer(job, net, sgd_rule(), {.schedule = constant_rate()});

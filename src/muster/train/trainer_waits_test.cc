@@ -1,12 +1,15 @@
 // Workers that wait for each other in different places: where that can't end it is an error on all at once,
 // which says who waits where for whom; where a rule can avoid it, it does not happen.
 
+#include <atomic>
 #include <latch>
+#include <memory>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "muster/base/log.h"
 #include "muster/communicator.h"
 #include "muster/train/trainer_test.h"
 
@@ -221,6 +224,24 @@ TEST(Limits, AWorkerTrainsOnAfterAWaitThatCameToItsLimit) {
   }
 }
 
+// The thread that carries it out waits for the others, and the job's own waits for that thread.
+TEST(DeadlocksOf, AnOperationInFlightAgainstABarrier) {
+  const auto errors = testing::errors_of(soon_said("allreduce"), [&](Job& job) {
+    Communicator& workers = job.communicator();
+    float value = 1;
+    if (job.is_chief()) {
+      Work work = workers.all_reduce_async(&value, 1, DType::kFloat32);
+      while (workers.history().empty()) std::this_thread::sleep_for(1ms);  // that thread has it
+      work.wait();
+    } else {
+      job.barrier("a");
+    }
+  });
+  EXPECT_THAT(errors,
+              Contains(AllOf(HasSubstr("deadlock"), HasSubstr("worker/0 waits in all_reduce(float32 x 1"),
+                             HasSubstr("worker/1 waits in barrier 'a'"))));
+}
+
 // A straggler is no deadlock, and neither is one that computes for longer than the warning.
 TEST(DeadlocksOf, NobodyWhereSomebodyMerelyComputes) {
   for (const std::string strategy : {"allreduce", "ps-sync"}) {
@@ -266,6 +287,44 @@ TEST(Restarts, AWorkerThatIsStartedAgainTrainsWhileTheOthersWaitInEvaluate) {
     EXPECT_THAT(errors, Each("")) << strategy;
     EXPECT_EQ(tested, 2) << strategy;
   }
+}
+
+// Worker 1 dies with the second model, and begins again with the first, which all have left.
+TEST(Restarts, AWorkerThatComesTooLateForAModelIsToldSo) {
+  std::atomic<bool> is_over = false;
+  set_log_sink([&](std::string_view line) {
+    if (line.find("model 1: trained to step") != std::string_view::npos) is_over = true;
+  });
+  std::latch is_refused(1);
+  auto setup = soon_said("ps-async");
+  setup.configure = [configure = setup.configure](Config& config) {
+    configure(config);
+    config.log_level = LogLevel::kInfo;
+  };
+  const testing::TestCluster cluster(setup);
+  const auto errors = testing::ThreadCluster(3, 110s).run([&](int task) {
+    Config config = cluster.config_of(task);
+    if (task == 1) {
+      {
+        Job first(config);
+        Training(first).step();
+        Training(first).step();
+      }  // which does not take its leave
+      while (!is_over) std::this_thread::sleep_for(1ms);
+      config.restart_count = 1;
+    }
+    testing::run_task(config, [&](Job& job) {
+      if (job.is_chief()) {
+        Training(job).step();
+        const Training second(job);
+        return is_refused.wait();
+      }
+      const std::shared_ptr<void> done(nullptr, [&](void*) { is_refused.count_down(); });
+      const Training late(job);
+    });
+  });
+  set_log_sink(nullptr);
+  EXPECT_THAT(errors[1], HasSubstr("have trained model 1 of the program to its end"));
 }
 
 }  // namespace

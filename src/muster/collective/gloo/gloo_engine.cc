@@ -10,6 +10,7 @@
 #include "muster/base/convert.h"
 #include "muster/base/error.h"
 #include "muster/base/text.h"
+#include "muster/base/wait_registry.h"
 #include "muster/collective/engine_loader.h"
 #include "muster/collective/kernels.h"
 #include "muster/net/address.h"
@@ -216,6 +217,7 @@ void GlooEngine::run_work(const Start& start, Deadline deadline) {
   std::string reason = "interrupted";
   try {
     work = start();
+    if (!work->isCompleted()) show_wait();
     if (work->wait(remaining(deadline))) return;
   } catch (const std::exception& error) {
     reason = text_without_stack(error);

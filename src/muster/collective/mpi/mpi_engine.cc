@@ -8,6 +8,7 @@
 
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
+#include "muster/base/wait_registry.h"
 #include "muster/collective/engine_loader.h"
 #include "muster/collective/mpi/mpi_library.h"
 
@@ -21,6 +22,7 @@ constexpr size_t kMostElements = size_t{1} << 30;
 
 constexpr int kMessageTag = 1;
 constexpr int kSplitTag = 2;
+constexpr uint64_t kTestsBetweenLooks = 256;  // a look costs more than a test
 
 }  // namespace
 
@@ -47,8 +49,7 @@ MpiEngine::MpiEngine(const Communicator::Options& options, GroupState& state)
   if (rank != options.rank || size != options.size) {
     raise<InvalidArgument>(
         "this is rank {} of {} in {}, but {} of {} in MPI: with the engine 'mpi' a program runs under mpirun "
-        "or "
-        "srun, and all that they start is in the group",
+        "or srun, and all that they start is in the group",
         options.rank, options.size, options.name, rank, size);
   }
   const auto made = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
@@ -244,10 +245,11 @@ void MpiEngine::receive(void* data, size_t bytes, int from, Deadline deadline) {
 
 void MpiEngine::wait(MPI_Request request, Deadline deadline, const Lent& lent) {
   int done = 0;
-  for (;;) {
+  for (uint64_t tests = 1;; ++tests) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) return;
     if (group_error().raised() || deadline.expired()) break;
+    if (tests % kTestsBetweenLooks == 0) look_at_wait();
     std::this_thread::yield();
   }
   if (lent.cancellable) {

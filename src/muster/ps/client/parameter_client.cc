@@ -1,6 +1,7 @@
 #include "muster/ps/client/parameter_client.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -27,13 +28,7 @@ ParameterClient::ParameterClient(Options options)
       staging_buffers_(options_.spec.variables.size()) {
   const auto deadline = Deadline::after(options_.join_timeout);
   for (size_t i = 0; i < servers_.size(); ++i) {
-    try {
-      connect(i, deadline);
-    } catch (const Refused& error) {
-      raise<Refused>("parameter server {}: {}", i, error.what());
-    } catch (const PeerLost& error) {
-      raise<PeerLost>("parameter server {} is gone: {}", i, error.what());
-    }
+    connect_first(i, deadline);
     servers_[i].instance = servers_[i].channel->welcome().instance;
   }
   const auto away = [](const Server& server) { return server.channel->parameters() == nullptr; };
@@ -42,6 +37,31 @@ ParameterClient::ParameterClient(Options options)
 }
 
 ParameterClient::~ParameterClient() = default;
+
+// A server that is there and refuses stays with it; one that is gone may come back.
+void ParameterClient::connect_first(size_t server, Deadline deadline) {
+  std::optional<Deadline> back_by;
+  for (;;) {
+    try {
+      return connect(server, deadline);
+    } catch (const Refused& error) {
+      raise<Refused>("parameter server {}: {}", server, error.what());
+    } catch (const PeerLost& error) {
+      options_.check();
+      if (!back_by) {
+        say_gone(server, error.what());
+        back_by = Deadline::after(options_.server_wait).earlier(deadline);
+      }
+      if (back_by->expired()) raise<PeerLost>("parameter server {} is gone: {}", server, error.what());
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+void ParameterClient::say_gone(size_t server, const std::string& why) const {
+  log_warning("parameter server {} is gone ({}): waiting for it, up to {}", server, why,
+              format_seconds(options_.server_wait));
+}
 
 void ParameterClient::connect(size_t server, Deadline deadline) {
   const int index = static_cast<int>(server);
@@ -60,8 +80,15 @@ void ParameterClient::connect(size_t server, Deadline deadline) {
        .sockets = options_.sockets,
        .encrypted = options_.encrypted,
        .spin_policy = SpinPolicy::of(options_.spec.policy.workers + options_.spec.servers, available_cores()),
-       .check = options_.check},
+       .check = [this, index] { check(index); }},
       deadline);
+}
+
+void ParameterClient::check(int server) const {
+  options_.check();
+  if (options_.has_failed && options_.has_failed(server))
+    raise<PeerLost>("ps/{} has failed: it said nothing for --heartbeat-timeout, or its process ended",
+                    server);
 }
 
 // After a server did not come back there is no channel to it.
@@ -90,8 +117,7 @@ void ParameterClient::with(size_t server, const Action& action) {
 }
 
 void ParameterClient::reconnect(size_t server, const std::string& why) {
-  log_warning("parameter server {} is gone ({}): waiting for it, up to {}", server, why,
-              format_seconds(options_.server_wait));
+  say_gone(server, why);
   const auto deadline = Deadline::after(options_.server_wait);
   for (;;) {
     options_.check();

@@ -47,6 +47,9 @@ class ParameterClient {
     std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for one that is gone
     /// Where a server is now; with a local name where memory is to be shared with it.
     std::function<ServerAddress(int server, Deadline deadline)> find_server;
+    /// Whether a server counts as failed, though its connections may be open, as those of a process that was
+    /// stopped are. May be empty.
+    std::function<bool(int server)> has_failed;
     WaitRegistry* waits = nullptr;  ///< where a server that is waited for is told of; outlives the client
     /// Called now and then while waiting, when the wait has been looked at; may throw.
     std::function<void()> check;
@@ -102,9 +105,12 @@ class ParameterClient {
  private:
   template <typename Action>
   void with(size_t server, const Action& action);
+  void connect_first(size_t server, Deadline deadline);
   void connect(size_t server, Deadline deadline);
+  void say_gone(size_t server, const std::string& why) const;
   void reconnect(size_t server, const std::string& why);
   void repeat(size_t server);
+  void check(int server) const;
   void check_reached(size_t server) const;
   int64_t pull_from(size_t server, int64_t at_least, std::span<float* const> variables, bool asked);
   Reply ask(Request request);

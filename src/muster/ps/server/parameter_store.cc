@@ -170,8 +170,7 @@ void ParameterStore::apply_in_passes(Update update, const std::function<void(siz
     double square = 0;
     for (const double value : squares_) square += value;
     const double norm = std::sqrt(square) * std::abs(update.gradient_scale / update.divisor);
-    constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
-    if (norm > options_.clip_norm) update.gradient_scale *= options_.clip_norm / (norm + kEpsilon);
+    update.gradient_scale *= clip_factor(norm, options_.clip_norm);
   }
   if (options_.rule->measures())
     pool_.run(chunks.size(), [&](size_t i) { measure_chunk(update, chunks[i]); });

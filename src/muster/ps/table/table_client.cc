@@ -216,6 +216,13 @@ void TableClient::run(std::vector<Request>& requests) {
   }
 }
 
+void TableClient::check(size_t server) const {
+  if (options_.check) options_.check();
+  if (options_.has_failed && options_.has_failed(static_cast<int>(server)))
+    raise<PeerLost>("ps/{} has failed: it said nothing for --heartbeat-timeout, or its process ended",
+                    server);
+}
+
 void TableClient::send(Request& request) {
   Server& server = servers_[request.server];
   if (!server.connection) {
@@ -231,20 +238,21 @@ void TableClient::send(Request& request) {
     }
   }
   server.connection.send(request.bytes.data(), request.bytes.size(), Deadline::after(options_.timeout),
-                         options_.check);
+                         [&] { check(request.server); });
   request.sent = true;
 }
 
 void TableClient::receive(Request& request) {
   Connection& connection = servers_[request.server].connection;
   const Deadline deadline = Deadline::after(options_.timeout);
+  const auto look = [&] { check(request.server); };
   AnswerHead head;
-  connection.receive(&head, sizeof(head), deadline, options_.check);
+  connection.receive(&head, sizeof(head), deadline, look);
   if (head.magic != kTableAnswer ||
       (head.refused != 0 ? head.bytes > kLongestReason : head.bytes != request.answer.size()))
     raise<PeerLost>("it does not speak our protocol");
   if (head.refused != 0) request.answer.resize(head.bytes);
-  connection.receive(request.answer.data(), request.answer.size(), deadline, options_.check);
+  connection.receive(request.answer.data(), request.answer.size(), deadline, look);
   if (head.refused != 0)
     request.refusal.assign(reinterpret_cast<const char*>(request.answer.data()), request.answer.size());
   request.done = true;

@@ -38,6 +38,9 @@ struct TableClientOptions {
   int incarnation = 0;                                              ///< one client for each
   std::chrono::milliseconds timeout{std::chrono::minutes(1)};       ///< for one answer
   std::chrono::milliseconds server_wait{std::chrono::seconds(30)};  ///< for a server that is gone
+  /// Whether a server counts as failed, though its connections may be open, as those of a process that was
+  /// stopped are. May be empty.
+  std::function<bool(int server)> has_failed;
   WaitRegistry* waits = nullptr;  ///< where a server that is waited for is told of; outlives the client
   std::function<void()> check;    ///< called now and then while waiting; may throw
 };
@@ -74,6 +77,7 @@ class TableClient {
   size_t width_of(const std::string& table) const MUSTER_REQUIRES(mutex_);
   std::vector<ServerIds> split(std::span<const int64_t> ids) const MUSTER_REQUIRES(mutex_);
   void run(std::vector<Request>& requests) MUSTER_REQUIRES(mutex_);
+  void check(size_t server) const;
   void send(Request& request) MUSTER_REQUIRES(mutex_);
   void receive(Request& request) MUSTER_REQUIRES(mutex_);
   void finish(Request& request) MUSTER_REQUIRES(mutex_);
