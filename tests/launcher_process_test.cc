@@ -765,6 +765,8 @@ TEST_F(LauncherTest, TuningIsSaidInOneLineAndCanBeLeftOut) {
 TEST_F(LauncherTest, FlagsWithoutEffectAreRefusedBeforeAnythingStarts) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"--ps", "1"}, "--ps 1 has no effect with --strategy allreduce"},
+      {{"--ps", "1", "--", "true", "--strategy", "ps-sync"},
+       "--strategy after -- is told to the program alone"},
       {{"--strategy", "ps-async", "--ps", "0"}, "--strategy ps-async needs a parameter server"},
       {{"--hogwild"}, "--hogwild applies to ps-async and ps-ssp"},
       {{"--staleness", "0"}, "add --strategy ps-ssp or leave it out"},

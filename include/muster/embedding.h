@@ -71,8 +71,8 @@ class ShardedEmbeddingImpl : public torch::nn::Module {
  private:
   detail::TableClient& client_;
   const EmbeddingOptions options_;
-  const torch::Tensor anchor_;  // Requires a gradient, so that autograd calls our backward function.
-  bool skips_ = false;          // With --on-nan skip, gradients that are not finite.
+  const torch::Tensor anchor_;         // Requires a gradient, so that autograd calls our backward function.
+  detail::JobContext* job_ = nullptr;  // Null where there is only a client.
 };
 
 /// The module holder, as torch's modules have one: copies stand for the same table.

@@ -49,6 +49,20 @@ void check_variables(const LaunchOptions& options) {
   }
 }
 
+// Programs take the flags of the job too, but the launcher must know the strategy, to start servers.
+void check_strategy(const LaunchOptions& options) {
+  try {
+    check_settings(options.config, options.spec.tasks());
+  } catch (const InvalidArgument& error) {
+    const auto is_strategy = [](const std::string& word) {
+      return word == "--strategy" || word.starts_with("--strategy=");
+    };
+    if (std::ranges::none_of(options.command, is_strategy)) throw;
+    raise<InvalidArgument>("{} (the --strategy after -- is told to the program alone: put it before --)",
+                           error.what());
+  }
+}
+
 }  // namespace
 
 void LaunchOptions::check() const {
@@ -65,7 +79,7 @@ void LaunchOptions::check() const {
   }
   check_only(*this);
   check_variables(*this);
-  check_settings(config, spec.tasks());
+  check_strategy(*this);
 }
 
 void LaunchOptions::check_node(int cores) const {

@@ -222,9 +222,12 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
            text_setting("task", &Config::task, "which task this is: worker/1"),
            text_setting("cluster", &Config::cluster,
                         "all tasks: worker=h1:2222,h2:2222;ps=h3:2222, or the same as JSON"),
-           text_setting(
-               "coordinator", &Config::coordinator,
-               "host:port where worker 0 or the launcher listens; for muster run the host is enough"),
+           form_setting("coordinator", &Config::coordinator,
+                        "host:port where worker 0 or the launcher listens; for muster run the host is enough",
+                        "a host, or host:port",
+                        [](const std::string& text) {
+                          return text.find_first_of(" \t\n/@,;\"'") == std::string::npos;
+                        }),
            text_setting("job-id", &Config::job_id, "the job that this task belongs to"),
            text_setting("secret", &Config::secret, "what all tasks of the job must know"),
            text_setting("interface", &Config::interface,
@@ -518,6 +521,12 @@ void Config::check_servers(const Tasks& tasks) const {
         "ps-sync, ps-async, ps-ssp or ps-local; or --strategy none for a program with servers of its own; or "
         "leave --ps out",
         tasks.servers);
+  }
+  if (const auto source = sources_.find("placement"); source != sources_.end() && tasks.servers == 1) {
+    raise<InvalidArgument>(
+        "{} {} has no effect with one parameter server, which has all variables: start several, as by --ps "
+        "2, or {}",
+        source->second, placement, source->second.starts_with("--") ? "leave it out" : "unset it");
   }
   if (tasks.servers == 0 && uses_servers()) {
     raise<InvalidArgument>(

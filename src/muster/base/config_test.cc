@@ -64,6 +64,7 @@ TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
 
 TEST(Config, AMalformedFlagIsRejectedByTheParser) {
   EXPECT_THROW(read({"--log-level", "loud"}, {}), CLI::ParseError);
+  EXPECT_THROW(read({"--coordinator", "not a host"}, {}), CLI::ParseError);
 }
 
 TEST(Config, TheSecretIsNeitherAFlagNorPrinted) {
@@ -161,6 +162,12 @@ TEST(Config, ServersAndTheirStrategiesNeedEachOther) {
   EXPECT_EQ(complaint({"--strategy", "none"}, 2), kNoComplaint);
   EXPECT_THAT(complaint({"--strategy", "ps-async"}),
               HasSubstr("--strategy ps-async needs a parameter server"));
+}
+
+TEST(Config, PlacementIsForSeveralServers) {
+  EXPECT_THAT(complaint({"--strategy", "ps-sync", "--placement", "balanced"}, 1),
+              HasSubstr("--placement balanced has no effect with one parameter server"));
+  EXPECT_EQ(complaint({"--strategy", "ps-sync", "--placement", "balanced"}, 2), kNoComplaint);
 }
 
 TEST(Config, ModesToSwitchBetweenAreAStrategy) {

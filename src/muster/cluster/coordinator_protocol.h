@@ -13,7 +13,7 @@
 namespace muster::detail {
 
 /// Changes whenever two builds could not understand each other.
-constexpr int kProtocolVersion = 4;
+constexpr int kProtocolVersion = 5;
 
 proto::Task to_proto(const TaskName& name);
 TaskName from_proto(const proto::Task& task);

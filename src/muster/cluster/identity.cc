@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/cluster/node_list.h"
 
 namespace muster::detail {
@@ -335,6 +336,11 @@ Identity find_identity(const Config& config) {
           "start the program with a launcher such as `muster run`",
           config.coordinator);
     }
+    if (environment.get("RANK") || environment.get("WORLD_SIZE"))
+      log_warning(
+          "of RANK and WORLD_SIZE, by which torchrun says which worker this is, only {} is set: this worker "
+          "is alone",
+          environment.get("RANK") ? "RANK" : "WORLD_SIZE");
     Identity alone;
     alone.launcher = "none";
     alone.task = TaskName::of("worker", 0);

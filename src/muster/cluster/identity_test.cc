@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 
 namespace muster::detail {
 namespace {
@@ -137,6 +138,17 @@ TEST(Identity, FromTorchrun) {
   EXPECT_THAT(message_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), HasSubstr("MASTER_ADDR"));
   EXPECT_THAT(message_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), HasSubstr("rank 2 of only 2"));
   EXPECT_THAT(message_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), HasSubstr("RANK=x"));
+}
+
+// As in a shell in which somebody tried something.
+TEST(Identity, ARankWithoutTheNumberOfRanksIsAloneWithAWarning) {
+  std::string log;
+  set_log_sink([&](std::string_view line) { log += line; });
+  EXPECT_EQ(identity(Environment{{"RANK", "1"}}).launcher, "none");
+  EXPECT_THAT(log, HasSubstr("only RANK is set: this worker is alone"));
+  EXPECT_EQ(identity(Environment{{"WORLD_SIZE", "2"}}).launcher, "none");
+  EXPECT_THAT(log, HasSubstr("only WORLD_SIZE is set"));
+  set_log_sink(nullptr);
 }
 
 TEST(Identity, FromOpenMpiOnOneHost) {

@@ -17,8 +17,12 @@ bool is_held_up(const proto::Wait& wait) {
   return wait.main() && wait.limit() != proto::Wait::CHOSEN;
 }
 
+// What the program has called: Muster's own barriers and keys mean nothing to it.
 std::string where(const proto::Wait& wait) {
-  return wait.inside().empty() ? wait.what() : wait.inside();
+  const std::string& name = wait.barrier().empty() ? wait.key() : wait.barrier();
+  const bool is_of_program = !name.empty() && !name.starts_with("muster/");
+  if (wait.inside().empty()) return wait.what();
+  return is_of_program ? fmt::format("{} within {}", wait.what(), wait.inside()) : wait.inside();
 }
 
 std::string list_of(const std::vector<std::string>& names) {

@@ -184,17 +184,25 @@ TEST_F(Watched, AKeyThatSomebodyMayStillPutIsWorthAWarning) {
 }
 
 TEST_F(Watched, EvaluateAgainstAStepWithServers) {
-  task("worker/0", {{.what = "gather 'muster/sums/1'", .inside = "evaluate()", .barrier = "sums"}});
+  task("worker/0", {{.what = "gather 'muster/sums/1'", .inside = "evaluate()", .barrier = "muster/sums/1"}});
   task("worker/1", {{.what = "push to ps/0", .tasks = {"ps/0"}, .inside = "step 81", .subject = "model 1"}});
   task("ps/0",
        {{.what = "a gradient", .tasks = {"worker/0"}, .of = "worker/1", .subject = "model 1"},
         {.what = "the end of the epoch", .tasks = {"worker/2"}, .of = "worker/1", .subject = "model 2"},
         {.what = "work", .limit = proto::Wait::FOREVER, .id = 2}});
-  barriers[{"worker/0", "sums"}] = {"worker/1"};
+  barriers[{"worker/0", "muster/sums/1"}] = {"worker/1"};
   wait(12s);
   EXPECT_THAT(error, AllOf(HasSubstr("worker/0 waits in evaluate() for worker/1"),
                            HasSubstr("worker/1 waits in step 81 for a gradient of worker/0"),
                            HasSubstr("is finish_epoch() missing before evaluate()?")));
+}
+
+TEST_F(Watched, ABarrierOfTheProgramsIsNamedWithTheCallThatItIsIn) {
+  task("worker/0", {{.what = "barrier 'here'", .inside = "evaluate()", .barrier = "here"}});
+  task("worker/1", {{.tasks = {"worker/0"}, .inside = "step 81"}});
+  barriers[{"worker/0", "here"}] = {"worker/1"};
+  wait(12s);
+  EXPECT_THAT(error, HasSubstr("worker/0 waits in barrier 'here' within evaluate() for worker/1"));
 }
 
 TEST_F(Watched, AServerThatSaysNothingIsAboutToAnswer) {
@@ -229,9 +237,11 @@ TEST_F(Watched, WhoeverNeedsSomeOfManyIsHeldUpOnlyByTooFew) {
 }
 
 TEST_F(Watched, SomebodyWhoIsGoneIsWaitedForInVain) {
-  task("worker/1",
-       {{.what = "get of 'muster/model/1'", .tasks = {"worker/0"}, .inside = "Trainer", .key = "m"}});
-  keys.insert({"worker/1", "m"});
+  task("worker/1", {{.what = "get of 'muster/model/1'",
+                     .tasks = {"worker/0"},
+                     .inside = "Trainer",
+                     .key = "muster/model/1"}});
+  keys.insert({"worker/1", "muster/model/1"});
   view.tasks["worker/0"] = {.presence = Presence::kMayCome, .description = "worker/0", .gone = ""};
   wait(20s);
   EXPECT_EQ(error, "");

@@ -114,6 +114,15 @@ class JobContext {
   /// takes it out before it is destroyed.
   std::vector<CountedOn*>& models() { return models_; }
 
+  /// The backward pass that a Trainer runs now: what its loss was multiplied by, so that gradients which leave
+  /// it before its end are divided by that, and whether they may have become infinite from it. Of the thread
+  /// that trains.
+  struct Backward {
+    double factor = 1;
+    bool may_overflow = false;
+  };
+  Backward& backward() { return backward_; }
+
   /// A Trainer has failed for this reason and takes no more steps; the first one is kept, for when the program
   /// goes on as if nothing had happened.
   void note_failed_training(const std::string& why);
@@ -189,6 +198,7 @@ class JobContext {
   int last_model_ = 0;
   int model_specs_ = 0;
   std::vector<CountedOn*> models_;  // not owned
+  Backward backward_;
   std::unique_ptr<TableClient> tables_;
   // Shared with the thread that aborts it.
   std::shared_ptr<Communicator> communicator_ MUSTER_GUARDED_BY(mutex_);

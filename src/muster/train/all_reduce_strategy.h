@@ -55,6 +55,9 @@ class AllReduceStrategy : public Strategy {
   ~AllReduceStrategy() override;
 
   std::string explain() const override;
+
+  /// Whether gradients travel by the communicator's collectives: where not all workers share memory.
+  bool uses_collectives() const { return hosts_ > 1; }
   const ParameterLayout& layout() const override { return *layout_; }
   std::shared_ptr<std::byte> parameters() override {
     return std::static_pointer_cast<std::byte>(memory_.front());

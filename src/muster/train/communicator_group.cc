@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/text.h"
 #include "muster/collective/named_sums.h"
 #include "muster/train/all_reduce_strategy.h"
@@ -70,7 +71,7 @@ class CommunicatorGroup : public WorkerGroup {
     communicator_.broadcast(agreed.data(), agreed.size(), DType::kInt64, 0);
     model.reorder({agreed.begin(), agreed.end()});
     const Config& config = job_.config();
-    return std::make_unique<AllReduceStrategy>(
+    auto made = std::make_unique<AllReduceStrategy>(
         AllReduceStrategy::Options{.communicator = communicator_,
                                    .parameters = model.infos(),
                                    .rule = options.rule,
@@ -84,6 +85,13 @@ class CommunicatorGroup : public WorkerGroup {
                                    .waits = &job_.waits(),
                                    .name = fmt::format("model {}", number_),
                                    .task_of = [this](int rank) { return worker(rank).task.short_name(); }});
+    if (job_.is_chief() && number_ == 1 && config.algorithm != "auto" && !made->uses_collectives())
+      log_warning(
+          "--algorithm {}: workers that share memory train without collectives, so it counts only for those "
+          "that the "
+          "program itself calls; --shared-memory off would use it",
+          config.algorithm);
+    return made;
   }
 
   void share_buffers(const std::vector<torch::Tensor>& buffers) override { buffers_.run(buffers); }

@@ -27,10 +27,10 @@ std::span<const int64_t> span_of(const Tensor& ids) {
 
 struct Lookup : torch::autograd::Function<Lookup> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& /*anchor*/,
-                        const Tensor& ids, int64_t client, const std::string& table, int64_t width,
-                        bool skips) {
+                        const Tensor& ids, int64_t client, int64_t job, const std::string& table,
+                        int64_t width) {
     context->saved_data["ids"] = ids;
-    context->saved_data["skips"] = skips;
+    context->saved_data["job"] = job;
     context->saved_data["client"] = client;
     context->saved_data["table"] = table;
     auto shape = ids.sizes().vec();
@@ -47,12 +47,15 @@ struct Lookup : torch::autograd::Function<Lookup> {
           "a second backward pass through the same rows of table '{}'; add the losses up first", table);
     const Tensor ids = context->saved_data["ids"].toTensor();
     context->saved_data["ids"] = c10::IValue();
-    const Tensor gradient = gradients[0].to(torch::kFloat32).contiguous();
+    auto* const job = reinterpret_cast<JobContext*>(context->saved_data["job"].toInt());
+    const auto pass = job == nullptr ? JobContext::Backward{} : job->backward();
+    Tensor gradient = gradients[0].to(torch::kFloat32).contiguous();
+    if (pass.factor != 1) gradient = gradient / pass.factor;
     const variable_list none(6);
     if (!all_finite(DType::kFloat32, gradient.data_ptr(), static_cast<size_t>(gradient.numel()))) {
       const std::string what = fmt::format("a gradient of table '{}' is infinite or not a number", table);
-      if (!context->saved_data["skips"].toBool())
-        raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
+      const bool skips = job != nullptr && job->config().on_nan == "skip";
+      if (!skips && !pass.may_overflow) raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
       log_warning("{}: it is left out", what);
       return none;
     }
@@ -66,7 +69,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
 
 ShardedEmbeddingImpl::ShardedEmbeddingImpl(Job& job, EmbeddingOptions options)
     : ShardedEmbeddingImpl(job.context().tables(), std::move(options)) {
-  skips_ = job.context().config().on_nan == "skip";
+  job_ = &job.context();
 }
 
 ShardedEmbeddingImpl::ShardedEmbeddingImpl(TableClient& client, EmbeddingOptions options)
@@ -87,8 +90,8 @@ Tensor ShardedEmbeddingImpl::forward(const Tensor& ids) {
   if (ids.scalar_type() != torch::kInt64 || !ids.device().is_cpu())
     raise<InvalidArgument>("ids of table '{}' are {} on {}; expected int64 in the memory of the host",
                            options_.name, c10::toString(ids.scalar_type()), ids.device().str());
-  return Lookup::apply(anchor_, ids.contiguous(), reinterpret_cast<int64_t>(&client_), options_.name,
-                       options_.width, skips_);
+  return Lookup::apply(anchor_, ids.contiguous(), reinterpret_cast<int64_t>(&client_),
+                       reinterpret_cast<int64_t>(job_), options_.name, options_.width);
 }
 
 EmbeddingSize ShardedEmbeddingImpl::size() {

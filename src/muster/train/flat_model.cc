@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -212,6 +213,20 @@ std::optional<std::pair<std::string, std::string>> FlatModel::sharing_memory() c
   return std::nullopt;
 }
 
+const ParameterInfo* FlatModel::aliased() const {
+  std::map<const void*, long> ours;  // how many of the module's tensors lie in a storage
+  std::set<const void*> seen;
+  for (const auto& tensor : tensors()) {
+    if (tensor.defined() && tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      ++ours[tensor.storage().unsafeGetStorageImpl()];
+  }
+  for (const auto& parameter : parameters_) {
+    const auto& storage = parameter.tensor.storage();
+    if (static_cast<long>(storage.use_count()) > ours[storage.unsafeGetStorageImpl()]) return &parameter.info;
+  }
+  return nullptr;
+}
+
 torch::Tensor FlatModel::laid_out(size_t parameter) const {
   const torch::NoGradGuard no_grad;
   const auto tensor = parameters_[parameter].tensor.detach();
@@ -306,9 +321,13 @@ void FlatModel::move_back() {
   for (auto& parameter : parameters_) parameter.tensor.set_data(parameter.tensor.detach().clone());
 }
 
+void FlatModel::drop_gradients() {
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+}
+
 void FlatModel::clear_gradients() {
+  drop_gradients();
   for (auto& parameter : parameters_) {
-    parameter.tensor.mutable_grad().reset();
     parameter.converted.reset();
     parameter.aside.reset();
   }
@@ -319,7 +338,13 @@ void FlatModel::set_gradients_aside() {
 }
 
 void FlatModel::put_gradients_back() {
-  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = std::exchange(parameter.aside, {});
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : parameters_) {
+    if (!parameter.aside.defined()) continue;
+    auto& gradient = parameter.tensor.mutable_grad();
+    gradient = gradient.defined() ? parameter.aside + gradient : parameter.aside;
+    parameter.aside.reset();
+  }
 }
 
 void FlatModel::note_update() {

@@ -56,6 +56,10 @@ class FlatModel {
   /// The names of two trained parameters that lie in the same memory, other than as the same tensor; if any do.
   std::optional<std::pair<std::string, std::string>> sharing_memory() const;
 
+  /// The first parameter whose memory somebody beside the module has too, as a view of it, which would not be
+  /// one any more after move_to(). nullptr: none.
+  const ParameterInfo* aliased() const;
+
   /// The values of a parameter as move_to() lays them out: the parameter itself where it lies so.
   torch::Tensor laid_out(size_t parameter) const;
 
@@ -95,10 +99,13 @@ class FlatModel {
 
   void clear_gradients();
 
-  /// Takes the gradients off the parameters, and puts them back in the place of any that came meanwhile: what
-  /// other models' backward passes leave here is none of this model's.
+  /// Takes the gradients off the parameters, out of the program's reach, and adds them to those that came
+  /// since.
   void set_gradients_aside();
   void put_gradients_back();
+
+  /// What other models' backward passes leave here is none of this model's.
+  void drop_gradients();
 
   /// The parameters that have a gradient were updated: from here on autograd refuses, as after an optimizer
   /// of torch's, to go back through a graph that was made before and needs their values.

@@ -109,6 +109,7 @@ class ServerStrategy : public Strategy {
   std::shared_ptr<void> anchor_;  // the parameters as they were read
   std::shared_ptr<void> delta_;   // the anchor less the parameters
   int64_t local_steps_ = 0;
+  bool warned_of_own_ = false;
   int64_t local_samples_ = 0;  // of these steps
 };
 

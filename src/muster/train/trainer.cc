@@ -40,6 +40,20 @@ bool has_embedding(torch::nn::Module& module) {
   return is_one(module) || std::ranges::any_of(parts, [&](const auto& part) { return is_one(*part); });
 }
 
+/// A variable has another value as long as this lives.
+template <typename Value>
+class Temporarily {
+ public:
+  Temporarily(Value& variable, Value value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  ~Temporarily() { variable_ = before_; }
+  Temporarily(const Temporarily&) = delete;
+  Temporarily& operator=(const Temporarily&) = delete;
+
+ private:
+  Value& variable_;
+  const Value before_;
+};
+
 }  // namespace
 
 class Trainer::Impl {
@@ -64,10 +78,6 @@ class Trainer::Impl {
     groups_->freeze();
     (void)learning_rate();  // a schedule says here what it misses
     loss_scale_ = LossScale(options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale());
-    if (loss_scale_.is_used() && has_embedding(module_))
-      throw InvalidArgument(
-          "a ShardedEmbedding updates its rows in the backward pass, with the gradient as it is then: it "
-          "can't be trained with a scaled loss (TrainerOptions::loss_scale, --precision fp16)");
     take_model();
   }
 
@@ -105,7 +115,7 @@ class Trainer::Impl {
       call(before_);
       begin_step();
     } else {
-      model_->put_gradients_back();
+      model_->drop_gradients();
     }
     if (batches_ == 0) first_samples_ = samples;
     ++batches_;
@@ -144,6 +154,7 @@ class Trainer::Impl {
     for (CountedOn* other : others) other->pause();
     const TensorMemory::Scope scope(memory_);
     if (batches_ > 0 && !done()) {
+      model_->drop_gradients();
       model_->put_gradients_back();
       if (strategy_) begin_round();
       end_step();
@@ -186,7 +197,7 @@ class Trainer::Impl {
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const EvaluationMode mode(module_);
-      const Running running(is_running_, true);
+      const Temporarily running(is_running_, true);
       body(sums);
     }
     return group_->add_up(sums);
@@ -319,18 +330,9 @@ class Trainer::Impl {
           "gives the loss or evaluates, or from another thread; one thread trains, one step after the other");
   }
 
-  struct Running {
-    Running(bool& flag, bool value) : flag_(flag), before_(std::exchange(flag, value)) {}
-    ~Running() { flag_ = before_; }
-    Running(const Running&) = delete;
-    Running& operator=(const Running&) = delete;
-    bool& flag_;
-    const bool before_;
-  };
-
   template <typename Body>
   std::invoke_result_t<Body> final_if_it_fails(const Body& body) {
-    const Running running(is_running_, true);
+    const Temporarily running(is_running_, true);
     try {
       return body();
     } catch (const Aborted&) {
@@ -362,7 +364,7 @@ class Trainer::Impl {
 
   // Hooks may use the Trainer, and add others.
   void call(const std::vector<std::function<void()>>& hooks) {
-    const Running running(is_running_, false);
+    const Temporarily running(is_running_, false);
     const size_t count = hooks.size();
     for (size_t i = 0; i < count; ++i) {
       const auto hook = hooks[i];
@@ -548,14 +550,12 @@ class Trainer::Impl {
       raise<InvalidArgument>(
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
-    delivering_ = round_begun_;  // nothing goes out of the passes that the function ran itself
+    model_->put_gradients_back();
     const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
-    if (factor != 1) {
-      (loss * factor).backward();
-    } else {
-      loss.backward();
-    }
-    delivering_ = false;
+    // Nothing goes out of the passes that the function ran itself.
+    const Temporarily delivering(delivering_, round_begun_);
+    const Temporarily backward(job_.backward(), {.factor = factor, .may_overflow = loss_scale_.can_shrink()});
+    (factor != 1 ? loss * factor : loss).backward();
     return loss.item<double>();
   }
 
@@ -677,6 +677,13 @@ class Trainer::Impl {
                   .max_steps = options_.max_steps});
     if (!made) return false;
     if (!optimizer_) {
+      if (const auto* parameter = model_->aliased(); parameter != nullptr && job_.is_chief())
+        log_warning(
+            "the memory of the parameter {} is also that of another tensor, as of a view or detach() that "
+            "was made "
+            "before: training moves the parameter to memory of its own, and that tensor keeps the values of "
+            "now",
+            parameter->name);
       model_->move_to(made->layout(), made->parameters(), made->initialises());
       model_->note_values_and_memory();
     }

@@ -23,15 +23,6 @@ Setup one_worker(const std::string& strategy) {
   return {.workers = 1, .servers = 1, .configure = [=](Config& config) { config.strategy = strategy; }};
 }
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no InvalidArgument";
-}
-
 const std::vector<Setup> kAverages = {Setup{1}, Setup{2}, Setup{2, false}, with_server("ps-sync"),
                                       one_worker("ps-local")};
 
@@ -205,21 +196,76 @@ TEST(TrainerRefuses, ToTrainAfterItsJob) {
               HasSubstr("the job that this Trainer trains in has ended"));
 }
 
-// Its rows are updated in the backward pass.
-TEST(TrainerRefuses, AScaledLossWithAnEmbeddingOnTheServers) {
-  struct TableNetImpl : torch::nn::Module {
-    explicit TableNetImpl(Job& job) : table(job, {.name = "rows", .width = 2}) {
-      register_module("table", table);
-      register_module("fc", fc);
-    }
-    ShardedEmbedding table;
-    torch::nn::Linear fc{2, 1};
+// As programs do that were written for an optimizer of torch's.
+TEST(TrainerResults, GradientsThatTheProgramClearsBetweenTheBatchesOfAStepStillCount) {
+  for (const auto& setup : kAverages) {
+    Net alone;
+    fill(*alone);
+    const auto expected = plain_sgd(*alone, 2, [&](int step) { return loss_at(alone, step); });
+    const auto found = on_workers(setup, [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule(), {.accumulate = 2});
+      for (int batch = 0; batch < 4; ++batch) {
+        net->zero_grad();
+        trainer.step(
+            [&] {
+              net->zero_grad();
+              return loss_of(net, {4 * batch, 4 * batch + 4});
+            },
+            4);
+      }
+      trainer.finish_epoch();
+      return values_of(*net);
+    });
+    for (const auto& values : found) expect_near(values, expected);
+  }
+}
+
+// What the function's own backward pass leaves is added to the batches before it, as to the first.
+TEST(TrainerResults, GradientsOfTheFunctionsOwnPassesCountInEveryBatch) {
+  Net alone;
+  fill(*alone);
+  const auto both = [](Net& net, int batch) { return loss_at(net, batch) + loss_at(net, batch + 20); };
+  const auto expected =
+      plain_sgd(*alone, 2, [&](int step) { return (both(alone, 2 * step) + both(alone, 2 * step + 1)) / 2; });
+  for (const auto& setup : kFew) {
+    const auto found = on_workers(setup, [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule(), {.accumulate = 2});
+      for (int batch = 0; batch < 4; ++batch) {
+        trainer.step(
+            [&] {
+              loss_at(net, batch + 20).backward();
+              return loss_at(net, batch);
+            },
+            8);
+      }
+      trainer.finish_epoch();
+      return values_of(*net);
+    });
+    for (const auto& values : found) expect_near(values, expected);
+  }
+}
+
+// Rows are updated in the backward pass, also those of a table that is no part of the module.
+TEST(TrainerResults, RowsOfTablesDoNotSeeWhatTheLossIsMultipliedBy) {
+  const auto train = [](const TrainerOptions& options) {
+    Tensor rows;
+    const auto errors = errors_of(one_worker("ps-async"), [&](Job& job) {
+      Net net = net_of(job);
+      ShardedEmbedding table(job, {.name = "rows", .width = 6, .optimizer = optim::SGD({.lr = 0.1})});
+      Trainer trainer(job, net, optim::SGD({.lr = 1e-12}), options);  // which does not change the net
+      for (const int64_t size : {8, 4, 6, 2})
+        trainer.step([&] { return net(table(torch::arange(size))).square().sum(); }, size);
+      trainer.finish_epoch();
+      rows = table(torch::arange(8)).detach().clone();
+    });
+    EXPECT_THAT(errors, Each(""));
+    return rows;
   };
-  const auto errors = errors_of(with_server("ps-async"), [](Job& job) {
-    TableNetImpl net(job);
-    const Trainer trainer(job, net, sgd_rule(), {.loss_scale = 128});
-  });
-  EXPECT_THAT(errors, Contains(HasSubstr("it can't be trained with a scaled loss")));
+  const Tensor expected = train({});
+  for (const TrainerOptions& options : std::vector<TrainerOptions>{{.accumulate = 2}, {.loss_scale = 1024}})
+    expect_near({train(options)}, {expected});
 }
 
 TEST(TrainerResults, RowsOfTablesStayFiniteWhereAGradientIsLeftOut) {

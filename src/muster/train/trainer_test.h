@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/config.h"
+#include "muster/base/error.h"
 #include "muster/job/job_context.h"
 #include "muster/job/serve.h"
 #include "muster/net/reserved_port.h"
@@ -113,7 +114,17 @@ inline std::vector<std::string> errors_of(const Setup& setup, const std::functio
   });
 }
 
-/// The same where nobody should throw; gives what `body` returned, by worker.
+/// What is wrong with the arguments of what `body` calls.
+inline std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no InvalidArgument";
+}
+
+/// Runs it where nobody should throw; gives what `body` returned, by worker.
 template <typename Body>
 auto on_workers(const Setup& setup, const Body& body) {
   std::vector<decltype(body(std::declval<Job&>()))> results(static_cast<size_t>(setup.workers));

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/error.h"
 #include "muster/ps/table/table_service_test.h"
 
 namespace muster::detail {

@@ -1,0 +1,213 @@
+// What a Trainer warns of, since nobody would notice it otherwise: training in vain, results that are not
+// what they seem, flags without effect.
+
+#include <string>
+
+#include "muster/base/log.h"
+#include "muster/train/trainer_test.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace testing;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What is logged while it lives.
+class Logged {
+ public:
+  Logged() {
+    set_log_sink([this](std::string_view line) { text_ += line; });  // called under the log's lock
+  }
+  ~Logged() { set_log_sink(nullptr); }
+  std::string end() {
+    set_log_sink(nullptr);
+    return text_;
+  }
+
+ private:
+  std::string text_;
+};
+
+Setup with_warnings(Setup setup) {
+  setup.configure = [configure = setup.configure](Config& config) {
+    if (configure) configure(config);
+    config.log_level = LogLevel::kWarning;
+  };
+  return setup;
+}
+
+const std::vector<Setup> kInVain = {Setup{2}, Setup{2, false}, with_server("ps-sync"),
+                                    with_server("ps-async")};
+
+TEST(TrainerWarnings, ALossThatDependsOnNoParameterIsSaid) {
+  for (const auto& setup : kInVain) {
+    Logged logged;
+    const auto errors = errors_of(with_warnings(setup), [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      Net other = net_of(job);
+      for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(other, step); }, 8);
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors, Each(""));
+    EXPECT_THAT(logged.end(), HasSubstr("step 1: the loss does not depend on any trained parameter of"));
+  }
+}
+
+TEST(TrainerWarnings, BatchesThatWereNeverAppliedAndATrainerThatTookNoStepAreSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings({2}), [](Job& job) {
+    Net net = net_of(job);
+    Net other = net_of(job);
+    const Trainer unused(job, other, sgd_rule());
+    Trainer trainer(job, net, sgd_rule(), {.accumulate = 4});
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), AllOf(HasSubstr("3 of the 4 batches that make a step (accumulate) were never"),
+                                  HasSubstr("took no step: Trainer::step() computes")));
+}
+
+TEST(TrainerWarnings, LocalStepsThatAreNotAveragedAndParametersThatAreAllFrozenAreSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings(with_server("ps-local")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), HasSubstr("ends with 3 steps after the last average, which are lost"));
+  Logged lost;
+  auto each_step = with_server("ps-local");
+  each_step.configure = [](Config& config) {
+    config.strategy = "ps-local";
+    config.sync_every = 1;
+  };
+  EXPECT_THAT(errors_of(with_warnings(each_step),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule());
+                          trainer.step([&] { return loss_at(net, 0); }, 8);
+                          const torch::NoGradGuard no_grad;
+                          if (job.is_chief()) net->fc2->bias.add_(1);
+                          trainer.finish_epoch();
+                        }),
+              Each(""));
+  EXPECT_THAT(lost.end(), HasSubstr("parameters of worker/0 were changed after its last average"));
+  Logged again;
+  EXPECT_THAT(errors_of(with_warnings({1}),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          for (auto& parameter : net->parameters()) parameter.set_requires_grad(false);
+                          Trainer trainer(job, net, sgd_rule());
+                          const Tensor other = torch::ones({1}, torch::requires_grad());
+                          trainer.step([&] { return (other * loss_at(net, 0)).sum(); }, 8);
+                        }),
+              Each(""));
+  EXPECT_THAT(again.end(), HasSubstr("the loss does not depend on any trained parameter"));
+}
+
+// The others have gone on to their end: what the chief gets is its own part.
+TEST(TrainerWarnings, AnEvaluationWithoutSomeWorkersIsSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings(with_server("ps-async")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    trainer.finish_epoch();
+    if (!job.is_chief()) return;
+    for (int i = 0; i < 2; ++i) {
+      const auto sums = trainer.evaluate([](Sums& mine) { mine["n"] = 1; });
+      EXPECT_EQ(sums.at("n"), 1);
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+  const std::string text = logged.end();
+  const std::string said = "evaluate() adds up what 1 of 2 workers bring: worker/1";
+  const size_t first = text.find(said);
+  ASSERT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find(said, first + 1), std::string::npos);
+}
+
+// Worker 1 has not taken as many steps as the chief, and so another model.
+TEST(TrainerWarnings, AnEvaluationOfWorkersThatWereNotAveragedIsSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings(with_server("ps-local")), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+    for (int i = 0; i < 2; ++i) trainer.evaluate([](Sums& mine) { mine["n"] = 1; });
+    trainer.finish_epoch();
+    trainer.evaluate([](Sums& mine) { mine["n"] = 1; });
+  });
+  EXPECT_THAT(errors, Each(""));
+  const std::string text = logged.end();
+  for (const char* worker : {"worker/0", "worker/1"}) {
+    const std::string said =
+        fmt::format("{} evaluates its own parameters, 3 steps after the last average", worker);
+    const size_t first = text.find(said);
+    ASSERT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find(said, first + 1), std::string::npos) << text;
+  }
+}
+
+const std::vector<Setup> kMoving = {Setup{1}, Setup{2}, with_server("ps-sync")};
+
+TEST(TrainerWarnings, AViewOfAParameterThatTrainingLeavesBehindIsSaid) {
+  const std::string said = "the memory of the parameter fc1.weight is also that of another tensor";
+  for (const auto& setup : kMoving) {
+    for (const bool has_view : {true, false}) {
+      Logged logged;
+      const auto errors = errors_of(with_warnings(setup), [&](Job& job) {
+        Net net = net_of(job);
+        const Tensor view = has_view ? net->fc1->weight.detach() : Tensor();
+        const Tensor same = net->fc2->weight;
+        Trainer trainer(job, net, sgd_rule());
+        for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+        trainer.finish_epoch();
+        EXPECT_TRUE(same.equal(net->fc2->weight));
+      });
+      EXPECT_THAT(errors, Each(""));
+      const std::string text = logged.end();
+      if (has_view) {
+        EXPECT_THAT(text, HasSubstr(said));
+      } else {
+        EXPECT_THAT(text, Not(HasSubstr(said)));
+      }
+    }
+  }
+}
+
+Setup with_ring(Setup setup) {
+  setup.configure = [configure = setup.configure](Config& config) {
+    if (configure) configure(config);
+    config.algorithm = "ring";
+  };
+  return with_warnings(setup);
+}
+
+TEST(TrainerWarnings, SettingsOfCollectivesThatTrainingDoesNotUseAreSaid) {
+  const auto said = [](const auto& setup) {
+    Logged logged;
+    EXPECT_THAT(errors_of(setup,
+                          [](Job& job) {
+                            Net net = net_of(job);
+                            Trainer trainer(job, net, sgd_rule());
+                            trainer.step([&] { return loss_at(net, 0); }, 8);
+                            trainer.finish_epoch();
+                          }),
+                Each(""));
+    return logged.end();
+  };
+  EXPECT_THAT(said(with_ring({2})),
+              HasSubstr("--algorithm ring: workers that share memory train without collectives"));
+  EXPECT_THAT(said(with_ring(with_server("ps-sync"))),
+              HasSubstr("--algorithm ring: training with parameter servers uses no collectives"));
+  EXPECT_EQ(said(with_ring({2, false})), "");
+}
+
+}  // namespace
+}  // namespace muster::detail
