@@ -148,6 +148,10 @@ class Communicator {
   void run(const detail::Operation& operation, std::optional<Deadline> deadline);
   Work submit(const detail::Operation& operation, std::shared_ptr<const void> keep = {});
 
+  /// Waits for the operations in flight that own their buffers. Throws what one of them threw that nobody waits
+  /// for.
+  void finish();
+
   /// Waits until something has broken the group, at most to the deadline.
   void wait_broken(Deadline deadline) const;
 

@@ -36,8 +36,8 @@
 namespace muster {
 
 /// An operation on tensors in flight, as the functions with _async give it. Copies stand for the same one;
-/// any thread may use them. It may be dropped: the tensors are kept until the operation is done. Nobody else
-/// may write to them until then, nor read those that it changes.
+/// any thread may use them. It may be dropped: the tensors are kept until the operation is done, which the
+/// end of the job waits for. Nobody else may write to them until then, nor read those that it changes.
 class TensorWork {
  public:
   /// Blocks until it is done, and gives the tensor with the result: for an operation in place, and for a

@@ -46,6 +46,9 @@ struct Communicator::Core {
   static constexpr uint64_t kNoMore = std::numeric_limits<uint64_t>::max();
   std::atomic<uint64_t> logged = 0;
 
+  /// All of them; they live as long as this.
+  std::vector<OperationQueue*> queues();
+
   explicit Core(const Options& options)
       : description(fmt::format("rank {} of {}", options.rank, options.name)) {
     collectives = std::make_unique<OperationQueue>(execute(), options.waits);
@@ -116,7 +119,25 @@ const std::string& Communicator::name() const {
   return options_->name;
 }
 
+std::vector<OperationQueue*> Communicator::Core::queues() {
+  std::vector<OperationQueue*> all = {collectives.get()};
+  const MutexLock lock(mutex);
+  for (const auto& [peer, queue] : message_queues) all.push_back(queue.get());
+  return all;
+}
+
+void Communicator::finish() {
+  for (auto* queue : core_->queues()) queue->finish();
+}
+
 Communicator::~Communicator() {
+  if (!core_->state.error.raised() && std::uncaught_exceptions() == 0) {
+    for (const auto* queue : core_->queues()) {
+      if (const std::string left = queue->in_flight(); !left.empty())
+        log_warning("{}: not done when the group ends, and dropped: {}; wait() for it before",
+                    core_->description, left);
+    }
+  }
   // Whoever still runs an operation must end before the engine goes.
   core_->state.error.set(GroupError::Kind::kAborted, "the communicator is being destroyed");
   core_->message_queues.clear();

@@ -1,6 +1,9 @@
 #include "muster/collective/operation_queue.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "muster/base/log.h"
 
@@ -75,9 +78,10 @@ std::shared_ptr<OperationQueue::Item> OperationQueue::submit(const Operation& op
 }
 
 void OperationQueue::execute_front(Deadline limit) {
-  const auto item = queue_.front();
+  auto item = queue_.front();
   queue_.pop_front();
   busy_ = true;
+  executing_ = item;
   Record& record = begin(item->operation, item->number);
   mutex_.unlock();
   std::exception_ptr error;
@@ -89,6 +93,8 @@ void OperationQueue::execute_front(Deadline limit) {
   }
   item->keep.reset();
   mutex_.lock();
+  executing_.reset();
+  if (error && item.use_count() == 1 && !unseen_error_) unseen_error_ = error;
   item->error = error;
   item->done = true;
   record.ended = TickClock::ticks();
@@ -105,11 +111,44 @@ bool OperationQueue::wait(Item& item, Deadline deadline) {
       continue;
     }
     if (deadline.expired()) return false;
-    if (waits_ != nullptr && waits_->is_main()) main_waits_ = true;
-    changed_.wait_until(lock, deadline.time_point());
-    if (waits_ != nullptr && waits_->is_main()) main_waits_ = false;
+    wait_for_change(lock, deadline);
   }
   return true;
+}
+
+void OperationQueue::wait_for_change(MutexLock& lock, Deadline deadline) {
+  const bool is_main = waits_ != nullptr && waits_->is_main();
+  if (is_main) main_waits_ = true;
+  changed_.wait_until(lock, deadline.time_point());
+  if (is_main) main_waits_ = false;
+}
+
+bool OperationQueue::all_is_kept() const {
+  const auto is_kept = [](const auto& item) { return item->keep != nullptr; };
+  return (!busy_ || (executing_ && is_kept(executing_))) && std::ranges::all_of(queue_, is_kept);
+}
+
+void OperationQueue::finish() {
+  MutexLock lock(mutex_);
+  while ((busy_ || !queue_.empty()) && all_is_kept()) {
+    if (busy_) {
+      wait_for_change(lock, Deadline::never());
+    } else {
+      execute_front(Deadline::never());
+    }
+  }
+  if (unseen_error_) std::rethrow_exception(std::exchange(unseen_error_, nullptr));
+}
+
+std::string OperationQueue::in_flight() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::string> texts;
+  const auto add = [&](const Operation& operation, uint64_t number) {
+    texts.push_back(fmt::format("{} number {}", operation.to_string(), number));
+  };
+  if (busy_) add(last_->operation, last_->number);
+  for (const auto& item : queue_) add(item->operation, item->number);
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 bool OperationQueue::done(const Item& item) const {

@@ -59,6 +59,13 @@ class OperationQueue {
   bool wait(Item& item, Deadline deadline);
   bool done(const Item& item) const;
 
+  /// Waits for all that was submitted and keeps what it needs. Where something does not, that may be gone, and
+  /// nothing is waited for. Throws what one of them threw that nobody holds any more.
+  void finish();
+
+  /// What is not done, for people: "receive(float32 x 4, from 1) number 2"; empty when all is.
+  std::string in_flight() const;
+
   /// Ends the thread; what is still queued is not executed.
   void stop();
 
@@ -77,6 +84,8 @@ class OperationQueue {
   };
   Record& begin(const Operation& operation, uint64_t number) MUSTER_REQUIRES(mutex_);
   void execute_front(Deadline limit) MUSTER_REQUIRES(mutex_);
+  void wait_for_change(MutexLock& lock, Deadline deadline) MUSTER_REQUIRES(mutex_);
+  bool all_is_kept() const MUSTER_REQUIRES(mutex_);
   void run_thread();
 
   const Execute execute_;
@@ -87,6 +96,8 @@ class OperationQueue {
   ConditionVariable changed_;
   uint64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
   bool busy_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Item> executing_ MUSTER_GUARDED_BY(mutex_);  // one that was submitted
+  std::exception_ptr unseen_error_ MUSTER_GUARDED_BY(mutex_);  // of the first that nobody held any more
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   std::deque<std::shared_ptr<Item>> queue_ MUSTER_GUARDED_BY(mutex_);
   std::array<Record, 64> records_ MUSTER_GUARDED_BY(mutex_);

@@ -552,7 +552,18 @@ void JobContext::abort(const std::string& reason) {
   if (member_) member_->abort(reason);
 }
 
+// What the program has not waited for must reach the others, or be said.
+void JobContext::finish_communicator() {
+  std::shared_ptr<Communicator> communicator;
+  {
+    const MutexLock lock(mutex_);
+    communicator = communicator_;
+  }
+  if (communicator) communicator->finish();
+}
+
 void JobContext::finish() {
+  finish_communicator();
   drop_communicator();
   if (!member_) return;
   if (is_called())

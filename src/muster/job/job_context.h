@@ -165,6 +165,7 @@ class JobContext {
   void host_coordinator();
   void on_ended(const Member::Ended& ended);
   void report_failed_task(const TaskInfo& task);
+  void finish_communicator();
   void drop_communicator();
   bool is_called();
   void end_calls();

@@ -1,7 +1,11 @@
 #include "muster/job.h"
 
+#include <functional>
 #include <latch>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +13,8 @@
 #include "muster/base/config.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/collective/operation.h"
+#include "muster/communicator.h"
 #include "muster/job/job_context.h"
 #include "muster/net/reserved_port.h"
 #include "muster/testing/thread_cluster.h"
@@ -90,21 +96,48 @@ TEST(Job, AMissingTaskIsADeadline) {
   }
 }
 
+// Two workers without a launcher.
+class TwoWorkers {
+ public:
+  Config config_of(int rank) const {
+    Config config;
+    config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{}", chief_.port(), other_.port());
+    config.task = fmt::format("/job:worker/task:{}", rank);
+    return config;
+  }
+
+  // Runs `body` on both, each in a job to its end; gives what each threw.
+  std::vector<std::string> run(const std::function<void(Job&)>& body) const {
+    return testing::ThreadCluster(2, 60s).run([&](int rank) {
+      Config config = config_of(rank);
+      config.stall_warning = 1s;
+      Job job(config);
+      try {
+        body(job);
+        job.context().finish();
+      } catch (const std::exception& error) {
+        job.context().abort(error.what());
+        throw;
+      }
+    });
+  }
+
+ private:
+  const ReservedPort chief_{"127.0.0.1"};
+  const ReservedPort other_{"127.0.0.1"};
+};
+
 // A thread that nobody waits for, as a program may forget one, when the body returns or throws.
 TEST(Job, ThatEndsEndsTheCallsOfOtherThreads) {
   for (const bool leaves : {true, false}) {
-    const ReservedPort chief("127.0.0.1");
-    const ReservedPort other("127.0.0.1");
+    const TwoWorkers workers;
     std::vector<std::string> log;
     set_log_sink([&](std::string_view line) { log.emplace_back(line); });  // called under the log's lock
     std::vector<std::string> thrown(2);
     std::latch both_wait(2);
     const auto errors = testing::ThreadCluster(2, 60s).run([&](int rank) {
-      Config config;
-      config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{}", chief.port(), other.port());
-      config.task = fmt::format("/job:worker/task:{}", rank);
       std::jthread waiting;
-      Job job(config);
+      Job job(workers.config_of(rank));
       waiting = std::jthread([&job, &thrown, rank] {
         try {
           job.get("never");
@@ -137,18 +170,74 @@ TEST(Job, NamesOfMustersOwnAreRefused) {
 
 // As when they are started by hand.
 TEST(Job, WorkersWithDifferentSettingsOfCollectivesAreToldSo) {
-  const ReservedPort chief("127.0.0.1");
-  const ReservedPort other("127.0.0.1");
+  const TwoWorkers workers;
   const auto errors = testing::ThreadCluster(2, 60s).run([&](int rank) {
-    Config config;
-    config.cluster = fmt::format("worker=127.0.0.1:{},127.0.0.1:{}", chief.port(), other.port());
-    config.task = fmt::format("/job:worker/task:{}", rank);
+    Config config = workers.config_of(rank);
     config.algorithm = rank == 0 ? "ring" : "auto";
     Job job(config);
     job.communicator();
   });
   EXPECT_THAT(errors, Each(::testing::AllOf(HasSubstr("worker/0 with --engine native --algorithm ring"),
                                             HasSubstr("worker/1 with --engine native --algorithm auto"))));
+}
+
+// The worker that sends is at its end when the other begins to receive.
+TEST(Job, WaitsForDroppedOperationsThatOwnTheirBuffers) {
+  std::latch has_sent(1);
+  const auto errors = TwoWorkers().run([&](Job& job) {
+    Communicator& workers = job.communicator();
+    constexpr size_t kCount = 100'000;  // more than fits on the way
+    if (job.is_chief()) {
+      for (const float value : {1.0F, 2.0F}) {
+        const auto data = std::make_shared<std::vector<float>>(kCount, value);
+        workers.submit({.collective = Collective::kSend,
+                        .in = data->data(),
+                        .out = data->data(),
+                        .count = kCount,
+                        .dtype = DType::kFloat32,
+                        .peer = 1},
+                       data);
+      }
+      return has_sent.count_down();
+    }
+    has_sent.wait();
+    for (const float expected : {1.0F, 2.0F}) {
+      std::vector<float> received(kCount);
+      workers.receive(received.data(), kCount, DType::kFloat32, 0);
+      EXPECT_THAT(received, Each(expected));
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Job, ADroppedOperationToWhichNobodyComesIsAnError) {
+  const auto errors = TwoWorkers().run([&](Job& job) {
+    Communicator& workers = job.communicator();
+    if (!job.is_chief()) return;
+    const auto data = std::make_shared<std::vector<float>>(3);
+    workers.submit({.collective = Collective::kAllReduce,
+                    .in = data->data(),
+                    .out = data->data(),
+                    .count = 3,
+                    .dtype = DType::kFloat32},
+                   data);
+  });
+  EXPECT_THAT(errors[0], ::testing::AllOf(HasSubstr("all_reduce(float32 x 3"), HasSubstr("rank 1"),
+                                          HasSubstr("has left the group")));
+}
+
+// Its buffers are gone when the body has returned.
+TEST(Job, ADroppedOperationThatOwnsNothingIsSaid) {
+  std::string log;
+  set_log_sink([&](std::string_view line) { log += line; });  // called under the log's lock
+  std::vector<float> received(3);
+  const auto errors = TwoWorkers().run([&](Job& job) {
+    Communicator& workers = job.communicator();
+    if (job.is_chief()) workers.receive_async(received.data(), received.size(), DType::kFloat32, 1);
+  });
+  set_log_sink(nullptr);
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(log, HasSubstr("not done when the group ends, and dropped: receive(float32 x 3"));
 }
 
 }  // namespace
