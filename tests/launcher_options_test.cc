@@ -116,6 +116,23 @@ TEST_F(LauncherOptionsTest, VariablesAreForTheTasks) {
   }
 }
 
+// The variables of the task that launches are of another job.
+TEST_F(LauncherOptionsTest, ATaskMayLaunchAJobOfItsOwn) {
+  const auto result = muster({"run", "--workers", "2", "--", beside_self("muster"), "run", "--workers", "2",
+                              "--", beside_self("hello_cluster")});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/0 | worker/1 | hello from worker/1"),
+                                   HasSubstr("worker/1 | worker/1 | hello from worker/1")));
+}
+
+TEST_F(LauncherOptionsTest, AStrategyThatNobodyTrainsWithIsSaid) {
+  EXPECT_THAT(
+      muster({"run", "--strategy", "ps-sync", "--", beside_self("hello_cluster")}).output,
+      HasSubstr("the program made no Trainer and no ShardedEmbedding: --strategy ps-sync had no effect"));
+  EXPECT_THAT(muster({"run", "--strategy", "ps-sync", "--", "true"}).output,
+              HasSubstr("--strategy ps-sync had no effect: does the program call muster::run?"));
+}
+
 TEST_F(LauncherOptionsTest, ADryRunPrintsCommandsThatAShellTakes) {
   const auto result = muster({"run", "--workers", "2", "--strategy", "ps-sync", "--dry-run", "--env",
                               "WHAT=it's here", "--", "sh", "-c", "echo $WHAT as $MUSTER_TASK of $TF_CONFIG"},

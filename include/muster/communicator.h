@@ -45,6 +45,7 @@ class SharedHost;
 class Topology;
 }  // namespace detail
 
+/// Where a rank brings what is not a number, so is the result, also of kMin and kMax.
 enum class ReduceOp : uint8_t { kSum, kAverage, kMin, kMax, kProduct };
 
 /// An operation in flight, as the calls with _async give it. Copies stand for the same one; any thread may

@@ -160,7 +160,7 @@ class Trainer {
   double learning_rate() const;  ///< The learning rate of the next step.
 
   /// Called before each step that this worker computes, and after each step that anybody computed, in the
-  /// order in which they were added.
+  /// order in which they were added. Neither sees a gradient: TrainerOptions::clip_norm clips.
   void before_step(std::function<void()> hook);
   void after_step(std::function<void()> hook);
 

@@ -208,6 +208,11 @@ void Launcher::begin_again() {
 int Launcher::conclude() {
   if (!exit_code_ || *exit_code_ == 0) {
     try {
+      if (options_.config.uses_servers() && !nodes_->assembled())
+        output_->warn(fmt::format(
+            "not all tasks entered the job, so that --strategy {} had no effect: does the program "
+            "call muster::run?",
+            options_.config.strategy));
       if (!aborted()) nodes_->leave();
     } catch (const Error& error) {
       log_debug("the work was done, but the launcher could not leave: {}", error.what());

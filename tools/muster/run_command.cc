@@ -12,6 +12,7 @@
 #include "muster/base/flags.h"
 #include "muster/base/random.h"
 #include "muster/base/text.h"
+#include "muster/cluster/identity.h"
 #include "muster/dry_run.h"
 #include "muster/find_program.h"
 #include "muster/host_launcher.h"
@@ -144,6 +145,8 @@ int RunCommand::run() {
   Impl& impl = *impl_;
   if (!impl.config_file.empty()) read_flags_file(*impl.app, impl.config_file);
   auto environment = Environment::of_process();
+  if (environment.get("MUSTER_TASK"))
+    forget_launchers(environment);  // a task that launches: it is another job
   if (impl.controlled) read_variables(environment);
   impl.options.config.read_environment(environment);
   impl.check();

@@ -105,18 +105,20 @@ Setting text_setting(const char* name, std::string Config::*field, const char* h
           .print = [field](const Config& config) { return config.*field; }};
 }
 
-Setting duration_setting(const char* name, std::chrono::milliseconds Config::*field, const char* help) {
+Setting duration_setting(const char* name, std::chrono::milliseconds Config::*field, const char* help,
+                         std::chrono::milliseconds least = std::chrono::milliseconds(1)) {
   return {.name = name,
           .type = "DURATION",
           .help = help,
           .read =
-              [field](Config& config, const std::string& text) {
+              [field, least](Config& config, const std::string& text) {
                 const auto value = parse_duration(text);
                 if (value) config.*field = *value;
-                return value.has_value() && value->count() > 0;
+                return value.has_value() && *value >= least;
               },
           .print = [field](const Config& config) { return format_duration(config.*field); },
-          .expected = "a number with ms, s, m or h, such as 10s"};
+          .expected = fmt::format("a time of at least {}, a number with ms, s, m or h, such as 10s",
+                                  format_duration(least))};
 }
 
 template <typename Enum, size_t kCount>
@@ -235,7 +237,7 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
            duration_setting("join-timeout", &Config::join_timeout,
                             "how long to wait for all tasks to enter the job"),
            duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
-                            "a task silent for this long has failed"),
+                            "a task silent for this long has failed", std::chrono::milliseconds(100)),
            number_setting("restart-count", &Config::restart_count, 0, 999'999,
                           "how often this task has been restarted (set by the launcher)"),
            choice_setting("log-level", &Config::log_level, "debug, info, warning, error or off",

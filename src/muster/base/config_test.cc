@@ -54,10 +54,11 @@ TEST(Config, AnUnknownVariableIsAnErrorWithASuggestion) {
 }
 
 TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
-  EXPECT_THAT(message_of([] {
-                read({}, {{"MUSTER_JOIN_TIMEOUT", "soon"}});
-              }),
-              HasSubstr("MUSTER_JOIN_TIMEOUT=soon is not a number with ms, s, m or h"));
+  EXPECT_THAT(
+      message_of([] {
+        read({}, {{"MUSTER_JOIN_TIMEOUT", "soon"}});
+      }),
+      HasSubstr("MUSTER_JOIN_TIMEOUT=soon is not a time of at least 1ms, a number with ms, s, m or h"));
   EXPECT_THAT(message_of([] { read({}, {{"MUSTER_LOG_LEVEL", "loud"}}); }), HasSubstr("debug, info"));
   EXPECT_THAT(message_of([] { read({}, {{"MUSTER_HEARTBEAT_TIMEOUT", "0s"}}); }), HasSubstr("0s is not"));
 }
@@ -65,6 +66,7 @@ TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
 TEST(Config, AMalformedFlagIsRejectedByTheParser) {
   EXPECT_THROW(read({"--log-level", "loud"}, {}), CLI::ParseError);
   EXPECT_THROW(read({"--coordinator", "not a host"}, {}), CLI::ParseError);
+  EXPECT_THROW(read({"--heartbeat-timeout", "1ms"}, {}), CLI::ParseError);
 }
 
 TEST(Config, TheSecretIsNeitherAFlagNorPrinted) {

@@ -15,9 +15,12 @@ std::string describe_errno(int error) {
 
 std::string text_without_stack(const std::exception& error) {
   std::string text = error.what();
-  const size_t stack = text.find("\nException raised from ");
-  if (stack != std::string::npos && text.find("(most recent call first)", stack) != std::string::npos)
-    text.resize(stack);
+  const size_t raised = text.find("\nException raised from ");
+  if (raised != std::string::npos && text.find("(most recent call first)", raised) != std::string::npos)
+    text.resize(raised);
+  // Some have the frames alone.
+  if (const size_t frames = text.find("\nframe #0: "); frames != std::string::npos)
+    text.resize(text.find_last_not_of('\n', frames) + 1);
   return text.empty() ? fmt::format("an exception without a text, of type {}", typeid(error).name()) : text;
 }
 

@@ -17,6 +17,12 @@ TEST(TextWithoutStack, LeavesOutTheStackThatLibtorchAppends) {
             "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)\n  while in layer 7");
 }
 
+TEST(TextWithoutStack, CutsFramesWithoutAHeadToo) {
+  const std::runtime_error error(
+      "not enough memory: you tried to allocate 8 bytes.\n\nframe #0: <unknown>\n");
+  EXPECT_EQ(text_without_stack(error), "not enough memory: you tried to allocate 8 bytes.");
+}
+
 TEST(TextWithoutStack, IsTheTypeWhereThereIsNone) {
   EXPECT_EQ(text_without_stack(std::runtime_error("")),
             "an exception without a text, of type St13runtime_error");

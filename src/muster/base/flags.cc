@@ -1,6 +1,7 @@
 #include "muster/base/flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -138,6 +139,8 @@ std::string explain_unknown(const CLI::App& app, std::span<const char* const> wo
     for (const auto& name : option->get_lnames()) known.push_back("--" + name);
   }
   std::string hint = suggestion(flag, known);
+  constexpr std::array kOfLauncher = {"--workers", "--ps", "--hosts", "--max-restarts"};
+  if (std::ranges::find(kOfLauncher, flag) != kOfLauncher.end()) hint = "; `muster run` has it, before --";
   if (where->get_option_no_throw("program") != nullptr)
     hint += hint.empty() ? "; if it is one of the program's, it comes after -- and the program"
                          : " A flag of the program's comes after -- and the program";

@@ -50,6 +50,10 @@ TEST(ParseFlags, AMisspeltFlagIsNamedWithTheNearest) {
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.errors.find("--epohcs is not a flag here; did you mean --epochs?"), std::string::npos)
       << result.errors;
+  const auto of_launcher = parse(app, {"--workers=3"});
+  EXPECT_NE(of_launcher.errors.find("--workers is not a flag here; `muster run` has it, before --"),
+            std::string::npos)
+      << of_launcher.errors;
 }
 
 TEST(ParseFlags, AMisspeltCommandIsNamedWithTheNearest) {

@@ -122,6 +122,18 @@ TEST_P(FaultTest, ADifferentSizeIsNamedOnAllRanks) {
                          HasSubstr("called all_reduce(float32 x 5000, sum)"), HasSubstr("rank 2"))));
 }
 
+TEST_P(FaultTest, AMessageOfAnotherSizeIsNamedByBothSides) {
+  const auto errors = run([](Communicator& comm) {
+    std::vector<float> data(20);
+    comm.barrier();
+    if (comm.rank() == 0) comm.send(data.data(), 10, DType::kFloat32, 1);
+    if (comm.rank() == 1) comm.receive(data.data(), 20, DType::kFloat32, 0);
+  });
+  EXPECT_THAT(errors[1], ::testing::AnyOf(AllOf(HasSubstr("called receive(float32 x 20, from rank 0)"),
+                                                HasSubstr("called send(float32 x 10, to rank 1)")),
+                                          HasSubstr("rank 0 sent float32 x 10")));
+}
+
 TEST_P(FaultTest, ADifferentTypeOrOperationIsNamedOnAllRanks) {
   EXPECT_THAT(run([](Communicator& comm) {
                 std::vector<int64_t> data(100);

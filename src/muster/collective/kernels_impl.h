@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "muster/base/half_floats.h"
 #include "muster/collective/kernels.h"
@@ -18,16 +19,22 @@ struct Sum {
     return a + b;
   }
 };
+// What is not a number stays so, whichever rank has it, as in torch.
+template <typename T>
+bool is_nan(T value) {
+  if constexpr (std::is_floating_point_v<T>) return value != value;
+  return false;
+}
 struct Min {
   template <typename T>
   static T apply(T a, T b) {
-    return b < a ? b : a;
+    return b < a || is_nan(b) ? b : a;
   }
 };
 struct Max {
   template <typename T>
   static T apply(T a, T b) {
-    return a < b ? b : a;
+    return a < b || is_nan(b) ? b : a;
   }
 };
 struct Product {

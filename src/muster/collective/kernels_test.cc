@@ -120,6 +120,31 @@ TEST(Kernels, EveryTypeOperationAndSetGivesTheResult) {
   }
 }
 
+TEST(Kernels, WhatIsNotANumberStaysSoWhicheverSourceHasIt) {
+  constexpr size_t kCount = 37;
+  for (const auto kernel_set : kSets) {
+    const Kernels* kernels = kernels_of(kernel_set);
+    if (kernels == nullptr) continue;
+    for (const auto dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      for (const auto op : {ReduceOp::kMin, ReduceOp::kMax}) {
+        for (size_t with_nan = 0; with_nan < 3; ++with_nan) {
+          std::vector<std::vector<std::byte>> data(3, std::vector<std::byte>(kCount * size_of(dtype)));
+          for (size_t source = 0; source < data.size(); ++source) {
+            for (size_t i = 0; i < kCount; ++i)
+              set(dtype, data[source].data(), i,
+                  source == with_nan && i % 2 == 0 ? NAN : 1.0 + static_cast<double>(source));
+          }
+          const std::array<const void*, 3> sources = {data[0].data(), data[1].data(), data[2].data()};
+          void* to = data[0].data();
+          kernels->reduce({.dtype = dtype, .op = op, .divisor = 1}, sources, {&to, 1}, kCount);
+          for (size_t i = 0; i < kCount; ++i)
+            EXPECT_EQ(std::isnan(get(dtype, data[0].data(), i)), i % 2 == 0) << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(Kernels, AllSetsGiveTheSameBits) {
   constexpr size_t kCount = 3001;
   std::vector<float> a(kCount);

@@ -110,6 +110,9 @@ class JobContext {
   int next_model() { return ++last_model_; }
   int next_model_spec() { return ++model_specs_; }
 
+  /// Whether anything of this task's uses parameter servers: a model or a table.
+  bool has_used_servers() const { return last_model_ > 0 || tables_ != nullptr; }
+
   /// The models that this worker trains now, in the order in which they began. Whoever trains one adds it, and
   /// takes it out before it is destroyed.
   std::vector<CountedOn*>& models() { return models_; }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -26,7 +27,8 @@ Host Host::local() {
   if (gethostname(name.data(), name.size() - 1) != 0) name = {"localhost"};
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-  if (boot_id.empty()) raise<SystemError>("/proc/sys/kernel/random/boot_id can't be read");
+  if (boot_id.empty())
+    raise<SystemError>("/proc/sys/kernel/random/boot_id can't be read: {}", describe_errno(errno));
   return {name.data(), fmt::format("{}/net {}/ipc {}", boot_id, namespace_identity("/proc/self/ns/net"),
                                    namespace_identity("/proc/self/ns/ipc"))};
 }

@@ -102,17 +102,20 @@ FlatModel::~FlatModel() {
 }
 
 // Who trains a parameter has a hook at the node that accumulates its gradient.
+bool FlatModel::is_trained(const torch::autograd::Node& accumulator) {
+  return std::ranges::any_of(accumulator.post_hooks(), [](const auto& hook) {
+    return dynamic_cast<const GradientHook*>(hook.get()) != nullptr;
+  });
+}
+
 void FlatModel::refuse_shared() const {
   for (const auto& parameter : parameters_) {
     const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
-    if (!node) continue;
-    for (const auto& hook : node->post_hooks()) {
-      if (dynamic_cast<const GradientHook*>(hook.get()) == nullptr) continue;
-      raise<InvalidArgument>(
-          "the parameter {} is trained by another Trainer: a parameter has one at a time; destroy that one "
-          "first, or keep the parameter out of this module",
-          parameter.info.name);
-    }
+    if (!node || !is_trained(*node)) continue;
+    raise<InvalidArgument>(
+        "the parameter {} is trained by another Trainer: a parameter has one at a time; destroy that one "
+        "first, or keep the parameter out of this module",
+        parameter.info.name);
   }
 }
 

@@ -34,6 +34,9 @@ class FlatModel {
   FlatModel(const FlatModel&) = delete;
   FlatModel& operator=(const FlatModel&) = delete;
 
+  /// Whether some FlatModel has the parameter whose gradients this node accumulates.
+  static bool is_trained(const torch::autograd::Node& accumulator);
+
   /// The trained parameters, in the order of the module until reorder(), then in that one.
   size_t size() const { return parameters_.size(); }
   const ParameterInfo& info(size_t parameter) const { return parameters_[parameter].info; }

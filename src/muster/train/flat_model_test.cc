@@ -171,7 +171,7 @@ TEST(FlatModel, AGraphThatIsThereBeforeAStepHoldsAParameterToo) {
   EXPECT_FALSE(model.held(2));
 }
 
-TEST(FlatModel, GradientsThatAreSetAsideComeBackInThePlaceOfOthers) {
+TEST(FlatModel, GradientsThatAreSetAsideAreAddedToThoseThatCameSince) {
   torch::nn::Module module;
   auto parameter = module.register_parameter("a", torch::ones({2}));
   auto unused = module.register_parameter("b", torch::ones({2}));
@@ -181,8 +181,13 @@ TEST(FlatModel, GradientsThatAreSetAsideComeBackInThePlaceOfOthers) {
   EXPECT_FALSE(parameter.grad().defined());
   ((parameter + unused) * 5).sum().backward();
   model.put_gradients_back();
-  EXPECT_TRUE(parameter.grad().eq(3).all().item<bool>());
-  EXPECT_FALSE(unused.grad().defined());
+  EXPECT_TRUE(parameter.grad().eq(8).all().item<bool>());
+  EXPECT_TRUE(unused.grad().eq(5).all().item<bool>());
+  model.set_gradients_aside();
+  ((parameter + unused) * 7).sum().backward();
+  model.drop_gradients();
+  model.put_gradients_back();
+  EXPECT_TRUE(parameter.grad().eq(8).all().item<bool>());
   model.set_gradients_aside();
   model.clear_gradients();
   model.put_gradients_back();

@@ -2,10 +2,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <typeinfo>
 
+#include <c10/util/Type.h>
 #include <fmt/ranges.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include "muster/base/error.h"
 
@@ -19,6 +26,34 @@ std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
   } catch (const c10::Error&) {
     return std::nullopt;
   }
+}
+
+template <typename Options>
+std::string decay_text(const Options& options) {
+  return fmt::format(" weight_decay={} eps={}", options.weight_decay(), options.eps());
+}
+
+template <typename Options>
+std::string adam_text(const Options& options) {
+  return fmt::format(" betas={},{} amsgrad={}{}", std::get<0>(options.betas()), std::get<1>(options.betas()),
+                     options.amsgrad(), decay_text(options));
+}
+
+// All but the rate; nothing where the options are the user's own.
+std::string options_text(const torch::optim::OptimizerOptions& options) {
+  namespace optim = torch::optim;
+  if (const auto* sgd = dynamic_cast<const optim::SGDOptions*>(&options))
+    return fmt::format(" momentum={} dampening={} weight_decay={} nesterov={}", sgd->momentum(),
+                       sgd->dampening(), sgd->weight_decay(), sgd->nesterov());
+  if (const auto* adam = dynamic_cast<const optim::AdamOptions*>(&options)) return adam_text(*adam);
+  if (const auto* adamw = dynamic_cast<const optim::AdamWOptions*>(&options)) return adam_text(*adamw);
+  if (const auto* rms = dynamic_cast<const optim::RMSpropOptions*>(&options))
+    return fmt::format(" alpha={} momentum={} centered={}{}", rms->alpha(), rms->momentum(), rms->centered(),
+                       decay_text(*rms));
+  if (const auto* adagrad = dynamic_cast<const optim::AdagradOptions*>(&options))
+    return fmt::format(" lr_decay={} initial_accumulator_value={}{}", adagrad->lr_decay(),
+                       adagrad->initial_accumulator_value(), decay_text(*adagrad));
+  return "";
 }
 
 }  // namespace
@@ -65,9 +100,10 @@ void TorchOptimizer::take_rates() {
 }
 
 std::string TorchOptimizer::describe() const {
-  std::string text = typeid(optimizer_).name();
+  std::string text = c10::demangle(typeid(optimizer_).name());
   for (const auto& group : optimizer_.param_groups())
-    text += fmt::format(" group of {} rate {}", group.params().size(), rate_of(group).value_or(0));
+    text += fmt::format(" group of {} rate {}{}", group.params().size(), rate_of(group).value_or(0),
+                        options_text(group.options()));
   return text;
 }
 

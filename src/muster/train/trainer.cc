@@ -23,6 +23,7 @@
 #include "muster/train/straggler.h"
 #include "muster/train/tensor_memory.h"
 #include "muster/train/torch_optimizer.h"
+#include "muster/train/unregistered_tensors.h"
 #include "muster/train/worker_group.h"
 
 namespace muster {
@@ -126,6 +127,8 @@ class Trainer::Impl {
     const bool last = batches_ == options_.accumulate;
     if (last && strategy_) begin_round();
     const double batch_loss = compute(loss, size);
+    if (!std::isfinite(batch_loss) && !std::exchange(warned_of_loss_, true))
+      log_warning("the loss of step {} is {} on {}", steps_ + 1, batch_loss, job_.task().short_name());
     last_loss_ += batch_loss * size;
     sizes_ += size;
     slow_down(start);
@@ -455,13 +458,16 @@ class Trainer::Impl {
     if (straggler_factor_ > 1) std::this_thread::sleep_for((Clock::now() - start) * (straggler_factor_ - 1));
   }
 
-  static std::string changed_in_place(const ParameterInfo& parameter) {
+  std::string changed_in_place(const ParameterInfo& parameter) const {
     return fmt::format(
-        "the parameter {} was changed in place while a Trainer trains it: the workers of a host share its "
-        "memory, or servers hold it, so that the change is made several times or lost; make it in "
-        "Trainer::change_parameters(), or before the Trainer is made (a torch::nn::Embedding with max_norm "
-        "does it itself)",
-        parameter.name);
+        "the parameter {} was changed in place while a Trainer trains it: {}; make it {}before the Trainer "
+        "is "
+        "made (a torch::nn::Embedding with max_norm does it itself)",
+        parameter.name,
+        group_->starts_with_strategy()
+            ? "parameter servers hold it, which do not hear of the change"
+            : "the workers of a host share its memory, so that the change is made several times",
+        group_->starts_with_strategy() ? "" : "in Trainer::change_parameters(), or ");
   }
 
   // With an optimizer of torch's each worker has parameters of its own, and changes them as the others do.
@@ -536,6 +542,12 @@ class Trainer::Impl {
       start.samples = samples_;
     }
     lr_ = start.lr;
+    if (used_rate_ == 0.0 && start.lr == 0 && job_.is_chief() && !std::exchange(warned_of_no_rate_, true))
+      log_warning(
+          "the learning rate is 0 in step {} and the one before, after {} samples: nothing is learned; a "
+          "schedule in "
+          "epochs counts by TrainerOptions::samples_per_epoch ({}), of all workers together",
+          steps_ + 1, samples_used_, options_.samples_per_epoch);
     used_rate_ = learning_rate();
     strategy_->begin(start);
   }
@@ -550,6 +562,7 @@ class Trainer::Impl {
       raise<InvalidArgument>(
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
+    if (looks_ < kLooks && job_.is_chief()) look_for_unregistered(loss);
     model_->put_gradients_back();
     const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
     // Nothing goes out of the passes that the function ran itself.
@@ -557,6 +570,18 @@ class Trainer::Impl {
     const Temporarily backward(job_.backward(), {.factor = factor, .may_overflow = loss_scale_.can_shrink()});
     (factor != 1 ? loss * factor : loss).backward();
     return loss.item<double>();
+  }
+
+  void look_for_unregistered(const torch::Tensor& loss) {
+    ++looks_;
+    if (const auto shape = unregistered_.look(loss); !shape.empty())
+      log_warning(
+          "the loss depends on a tensor of the shape {} that requires a gradient, and that no Trainer "
+          "trains: if it is "
+          "of a layer, its module must call register_module() or register_parameter() for it, also when it "
+          "is "
+          "replaced",
+          shape);
   }
 
   void on_gradient(size_t parameter) {
@@ -729,6 +754,9 @@ class Trainer::Impl {
   std::optional<FlatModel> model_;
   std::unique_ptr<Strategy> strategy_;  // from the first step on
   KeptStates states_;                   // of parameters that were trained before the model changed
+  UnregisteredTensors unregistered_;
+  static constexpr int kLooks = 2;  // for these, in the first losses
+  int looks_ = 0;
   std::vector<std::function<void()>> before_;
   std::vector<std::function<void()>> after_;
 
@@ -744,6 +772,8 @@ class Trainer::Impl {
   std::exception_ptr error_;         // that ended training
   bool is_running_ = false;          // a step, and no hook of it
   bool warned_of_empty_ = false;
+  bool warned_of_no_rate_ = false;
+  bool warned_of_loss_ = false;
   std::optional<bool> says_samples_;  // whether steps are given the size of their batch
 
   // Of the current step.

@@ -151,6 +151,22 @@ TEST(TrainerLoading, WithParameterServersIsRefusedByName) {
   }
 }
 
+// Servers can't be reached by change_parameters(), which is not advised there.
+TEST(TrainerChangesInPlace, WithParameterServersAreRefusedWithWhatHelps) {
+  const auto errors = errors_of(with_server("ps-async"), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    trainer.step([&] { return loss_at(net, 0); }, 8);
+    {
+      const torch::NoGradGuard no_grad;
+      net->fc1->weight.mul_(0.9);
+    }
+    trainer.step([&] { return loss_at(net, 1); }, 8);
+  });
+  EXPECT_THAT(errors, ::testing::Contains(AllOf(HasSubstr("the parameter fc1.weight was changed in place"),
+                                                HasSubstr("make it before the Trainer is made"))));
+}
+
 TEST_P(TrainerChanges, AChangeInPlaceIsTakenOverAloneAndRefusedByNameAmongSeveral) {
   const auto errors = errors_of(GetParam(), [](Job& job) {
     Net net = net_of(job);

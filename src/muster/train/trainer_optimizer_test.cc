@@ -270,6 +270,11 @@ TEST(TrainerOptimizerErrors, AreNamed) {
                                          torch::optim::SGDOptions(0.1 * (1 + job.rank())));
               }),
               Each(HasSubstr("rate 0.2")));
+  EXPECT_THAT(error_of([](Job& job, std::vector<Tensor> parameters) {
+                return torch::optim::AdamW(std::move(parameters),
+                                           torch::optim::AdamWOptions(0.1).weight_decay(0.1 * job.rank()));
+              }),
+              Each(HasSubstr("the chief has weight_decay=0, it has weight_decay=0.1")));
 }
 
 TEST(TrainerOptimizerErrors, AnOptimizerWithoutParametersAndARateThatTwoSetAreRefused) {

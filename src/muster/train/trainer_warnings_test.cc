@@ -1,6 +1,7 @@
 // What a Trainer warns of, since nobody would notice it otherwise: training in vain, results that are not
 // what they seem, flags without effect.
 
+#include <limits>
 #include <string>
 
 #include "muster/base/log.h"
@@ -207,6 +208,77 @@ TEST(TrainerWarnings, SettingsOfCollectivesThatTrainingDoesNotUseAreSaid) {
   EXPECT_THAT(said(with_ring(with_server("ps-sync"))),
               HasSubstr("--algorithm ring: training with parameter servers uses no collectives"));
   EXPECT_EQ(said(with_ring({2, false})), "");
+}
+
+TEST(TrainerWarnings, ALearningRateThatStaysAt0IsSaid) {
+  const auto said = [](const TrainerOptions& options) {
+    Logged logged;
+    EXPECT_THAT(errors_of(with_warnings({2}),
+                          [&](Job& job) {
+                            Net net = net_of(job);
+                            Trainer trainer(job, net, sgd_rule(), options);
+                            for (int step = 0; step < 5; ++step)
+                              trainer.step([&] { return loss_at(net, step); }, 8);
+                            trainer.finish_epoch();
+                          }),
+                Each(""));
+    return logged.end();
+  };
+  const std::string text = "the learning rate is 0 in step 4 and the one before, after 48 samples";
+  // As one who counts the samples of one worker: the schedule is over after 32.
+  EXPECT_THAT(said({.samples_per_epoch = 32, .schedule = linear_decay(epochs(1))}), HasSubstr(text));
+  EXPECT_THAT(said({.samples_per_epoch = 80, .schedule = linear_decay(epochs(1))}),
+              Not(HasSubstr("rate is 0")));
+  EXPECT_THAT(said({.schedule = warmup(samples(64), constant_rate(), 0)}), Not(HasSubstr("rate is 0")));
+}
+
+// Its gradients are numbers all the same.
+TEST(TrainerWarnings, ALossThatIsNotANumberIsSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings({2}), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 2; ++step)
+      trainer.step([&] { return loss_at(net, step) + std::numeric_limits<double>::quiet_NaN(); }, 8);
+    trainer.finish_epoch();
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(),
+              AllOf(HasSubstr("the loss of step 1 is nan on worker/0"), HasSubstr("nan on worker/1")));
+}
+
+// The parameters of other Trainers are trained, and an input that requires a gradient is meant so.
+TEST(TrainerWarnings, ALayerThatIsNotRegisteredIsSaid) {
+  const std::string said = "the loss depends on a tensor of the shape [3, 3] that requires a gradient";
+  for (const bool forgets : {true, false}) {
+    Logged logged;
+    const auto errors = errors_of(with_warnings({2}), [&](Job& job) {
+      Net net = net_of(job);
+      Net second = net_of(job);
+      torch::nn::Linear last(torch::nn::LinearOptions(3, 3).bias(false));
+      Trainer trainer(job, net, sgd_rule());
+      Trainer other(job, second, sgd_rule());
+      for (int step = 0; step < 3; ++step) {
+        const Batch batch(8 * step, 8 * step + 8);
+        const auto loss = [&] {
+          const Tensor input = batch.x.clone().requires_grad_(true);
+          const Tensor sum = net(input) + second(input);
+          return (forgets ? last(sum) : sum).square().mean();
+        };
+        trainer.step(loss, 8);
+        other.step(loss, 8);
+      }
+      trainer.finish_epoch();
+      other.finish_epoch();
+    });
+    EXPECT_THAT(errors, Each(""));
+    const std::string text = logged.end();
+    if (forgets) {
+      EXPECT_THAT(text, HasSubstr(said));
+    } else {
+      EXPECT_THAT(text, Not(HasSubstr("requires a gradient")));
+    }
+  }
 }
 
 }  // namespace

@@ -40,9 +40,14 @@ struct Header {
     return header;
   }
 
-  std::string describe() const {
-    const Operation operation = {
+  // Of another rank, which for a message is the other side of `ours`, on `rank`.
+  std::string describe(const Operation& ours, int rank) const {
+    Operation operation = {
         .collective = collective, .count = count, .dtype = dtype, .op = op, .peer = static_cast<int>(peer)};
+    if (collective == Collective::kSend) {
+      operation.peer = rank;
+      if (ours.collective == Collective::kSend) operation.collective = Collective::kReceive;
+    }
     return fmt::format("{} (number {})", operation.to_string(), number);
   }
 };
@@ -294,8 +299,9 @@ class LinkExecutor::Run {
           GroupError::Kind::kMismatch,
           peer.header.magic != Header::kMagic
               ? context_.describe(peer.rank) + " sent something else than an operation"
-              : fmt::format("{} called {}, {} called {}{}", context_.describe(options_.rank),
-                            header_.describe(), context_.describe(peer.rank), peer.header.describe(),
+              : fmt::format("{} called {} (number {}), {} called {}{}", context_.describe(options_.rank),
+                            context_.called.to_string(), context_.number, context_.describe(peer.rank),
+                            peer.header.describe(context_.called, options_.rank),
                             peer.header.wire_dtype != header_.wire_dtype ? ", with another --wire" : ""),
           context_.during());
     }

@@ -48,7 +48,10 @@ void NativeHost::check(const std::string& during, const std::vector<int>& waited
     const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
     options_.error.fail(
         GroupError::Kind::kPeerLost,
-        fmt::format("rank {} (host {}, pid {}) has left the group", rank, info.host_name, info.pid), during);
+        fmt::format("rank {} (host {}, pid {}) has left the group: it has ended, and others still train; is "
+                    "finish_epoch() missing after its loop?",
+                    rank, info.host_name, info.pid),
+        during);
   }
 }
 
