@@ -562,7 +562,7 @@ class Trainer::Impl {
       raise<InvalidArgument>(
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
-    if (looks_ < kLooks && job_.is_chief()) look_for_unregistered(loss);
+    if (looks_left_ > 0 && job_.is_chief()) look_for_unregistered(loss);
     model_->put_gradients_back();
     const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
     // Nothing goes out of the passes that the function ran itself.
@@ -573,7 +573,7 @@ class Trainer::Impl {
   }
 
   void look_for_unregistered(const torch::Tensor& loss) {
-    ++looks_;
+    --looks_left_;
     if (const auto shape = unregistered_.look(loss); !shape.empty())
       log_warning(
           "the loss depends on a tensor of the shape {} that requires a gradient, and that no Trainer "
@@ -607,15 +607,17 @@ class Trainer::Impl {
 
   // What backward did not touch may still have a gradient of an earlier batch.
   void deliver_all() {
-    bool any = model_->size() == 0 && has_embedding(module_);
+    size_t missing = 0;
     for (size_t i = 0; i < model_->size(); ++i) {
-      any = any || delivered_[i];
       if (delivered_[i]) continue;
       delivered_[i] = true;
       const void* const gradient = model_->gradient(i);
-      any = any || gradient != nullptr;
+      if (gradient == nullptr) ++missing;
       strategy_->deliver(i, gradient, /*held=*/false);
     }
+    if (missing > without_gradient_ && looks_again_-- > 0) looks_left_ = kLooks;  // was a layer replaced?
+    without_gradient_ = missing;
+    const bool any = model_->size() == 0 ? has_embedding(module_) : missing < model_->size();
     if (!any && !std::exchange(warned_of_no_gradient_, true)) {
       log_warning(
           "step {}: the loss does not depend on any trained parameter of {}, so nothing is learned from it: "
@@ -756,7 +758,9 @@ class Trainer::Impl {
   KeptStates states_;                   // of parameters that were trained before the model changed
   UnregisteredTensors unregistered_;
   static constexpr int kLooks = 2;  // for these, in the first losses
-  int looks_ = 0;
+  int looks_left_ = kLooks;
+  int looks_again_ = 10;         // how often more, when parameters get no gradient any more
+  size_t without_gradient_ = 0;  // parameters, in the last step
   std::vector<std::function<void()>> before_;
   std::vector<std::function<void()>> after_;
 

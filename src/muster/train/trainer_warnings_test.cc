@@ -210,6 +210,21 @@ TEST(TrainerWarnings, SettingsOfCollectivesThatTrainingDoesNotUseAreSaid) {
   EXPECT_EQ(said(with_ring({2, false})), "");
 }
 
+TEST(TrainerWarnings, ALayerThatIsReplacedWithoutBeingRegisteredIsSaid) {
+  Logged logged;
+  const auto errors = errors_of(with_warnings({2}), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 9; ++step) {
+      if (step == 5) net->fc2 = torch::nn::Linear(8, 3);
+      trainer.step([&] { return loss_at(net, step); }, 8);
+    }
+    trainer.finish_epoch();
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), HasSubstr("that requires a gradient, and that no Trainer trains"));
+}
+
 TEST(TrainerWarnings, ALearningRateThatStaysAt0IsSaid) {
   const auto said = [](const TrainerOptions& options) {
     Logged logged;
