@@ -64,6 +64,7 @@ std::shared_ptr<OperationQueue::Item> OperationQueue::submit(const Operation& op
   item->operation = operation;
   item->deadline = deadline;
   item->keep = std::move(keep);
+  item->owns = item->keep != nullptr;
   const MutexLock lock(mutex_);
   item->number = ++last_number_;
   queue_.push_back(item);
@@ -123,14 +124,14 @@ void OperationQueue::wait_for_change(MutexLock& lock, Deadline deadline) {
   if (is_main) main_waits_ = false;
 }
 
-bool OperationQueue::all_is_kept() const {
-  const auto is_kept = [](const auto& item) { return item->keep != nullptr; };
-  return (!busy_ || (executing_ && is_kept(executing_))) && std::ranges::all_of(queue_, is_kept);
+bool OperationQueue::all_own() const {
+  const auto owns = [](const auto& item) { return item->owns; };
+  return (!busy_ || (executing_ && owns(executing_))) && std::ranges::all_of(queue_, owns);
 }
 
 void OperationQueue::finish() {
   MutexLock lock(mutex_);
-  while ((busy_ || !queue_.empty()) && all_is_kept()) {
+  while ((busy_ || !queue_.empty()) && all_own()) {
     if (busy_) {
       wait_for_change(lock, Deadline::never());
     } else {

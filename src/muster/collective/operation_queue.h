@@ -37,7 +37,8 @@ class OperationQueue {
     Deadline deadline = Deadline::never();
     bool done = false;                 ///< the queue's mutex guards it
     std::exception_ptr error;          ///< likewise, until it is done
-    std::shared_ptr<const void> keep;  ///< what the operation needs to live until it is done
+    std::shared_ptr<const void> keep;  ///< what the operation needs to live until it is done; the executor's
+    bool owns = false;                 ///< whether there was any such; does not change
   };
 
   /// `waits`, which may be null, knows the job's own thread: what others execute while it waits for them counts
@@ -85,7 +86,7 @@ class OperationQueue {
   Record& begin(const Operation& operation, uint64_t number) MUSTER_REQUIRES(mutex_);
   void execute_front(Deadline limit) MUSTER_REQUIRES(mutex_);
   void wait_for_change(MutexLock& lock, Deadline deadline) MUSTER_REQUIRES(mutex_);
-  bool all_is_kept() const MUSTER_REQUIRES(mutex_);
+  bool all_own() const MUSTER_REQUIRES(mutex_);
   void run_thread();
 
   const Execute execute_;

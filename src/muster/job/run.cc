@@ -75,8 +75,7 @@ int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stac
       if (context.servers_serve() && context.is_chief() && !context.has_used_servers())
         log_warning(
             "the program made no Trainer and no ShardedEmbedding: --strategy {} had no effect, and each "
-            "worker worked "
-            "for itself",
+            "worker worked for itself",
             context.config().strategy);
       if (const auto why = context.failed_training(); !why.empty())
         log_warning("training failed, and the program has ended as if it had not: {}", why);

@@ -88,8 +88,7 @@ class CommunicatorGroup : public WorkerGroup {
     if (job_.is_chief() && number_ == 1 && config.algorithm != "auto" && !made->uses_collectives())
       log_warning(
           "--algorithm {}: workers that share memory train without collectives, so it counts only for those "
-          "that the "
-          "program itself calls; --shared-memory off would use it",
+          "that the program itself calls; --shared-memory off would use it",
           config.algorithm);
     return made;
   }

@@ -76,8 +76,7 @@ class ServerGroup : public WorkerGroup {
     if (job_.is_chief() && number_ == 1 && (config.engine != "native" || config.algorithm != "auto"))
       log_warning(
           "--engine {} --algorithm {}: training with parameter servers uses no collectives, only what the "
-          "program "
-          "itself calls does",
+          "program itself calls does",
           config.engine, config.algorithm);
     if (job_.is_chief()) say_what_is_damped(spec.policy, *options.rule);
     const bool local = is_local(spec.policy);

@@ -149,8 +149,7 @@ void ServerStrategy::refresh() {
   if (local_steps_ > 0 && !std::exchange(warned_of_own_, true))
     log_warning(
         "worker/{} evaluates its own parameters, {} steps after the last average: each worker's differ, and "
-        "the sums "
-        "are of all of them; call finish_epoch() before evaluate()",
+        "the sums are of all of them; call finish_epoch() before evaluate()",
         options_.worker, local_steps_);
   if (is_local() || reads_in_place()) return;
   with_servers([this] { version_ = options_.client.pull(reply_.version, variables_); });

@@ -461,8 +461,7 @@ class Trainer::Impl {
   std::string changed_in_place(const ParameterInfo& parameter) const {
     return fmt::format(
         "the parameter {} was changed in place while a Trainer trains it: {}; make it {}before the Trainer "
-        "is "
-        "made (a torch::nn::Embedding with max_norm does it itself)",
+        "is made (a torch::nn::Embedding with max_norm does it itself)",
         parameter.name,
         group_->starts_with_strategy()
             ? "parameter servers hold it, which do not hear of the change"
@@ -545,8 +544,7 @@ class Trainer::Impl {
     if (used_rate_ == 0.0 && start.lr == 0 && job_.is_chief() && !std::exchange(warned_of_no_rate_, true))
       log_warning(
           "the learning rate is 0 in step {} and the one before, after {} samples: nothing is learned; a "
-          "schedule in "
-          "epochs counts by TrainerOptions::samples_per_epoch ({}), of all workers together",
+          "schedule in epochs counts by TrainerOptions::samples_per_epoch ({}), of all workers together",
           steps_ + 1, samples_used_, options_.samples_per_epoch);
     used_rate_ = learning_rate();
     strategy_->begin(start);
@@ -577,10 +575,8 @@ class Trainer::Impl {
     if (const auto shape = unregistered_.look(loss); !shape.empty())
       log_warning(
           "the loss depends on a tensor of the shape {} that requires a gradient, and that no Trainer "
-          "trains: if it is "
-          "of a layer, its module must call register_module() or register_parameter() for it, also when it "
-          "is "
-          "replaced",
+          "trains: if it is of a layer, its module must call register_module() or register_parameter() for "
+          "it, also when it is replaced",
           shape);
   }
 
@@ -707,9 +703,8 @@ class Trainer::Impl {
       if (const auto* parameter = model_->aliased(); parameter != nullptr && job_.is_chief())
         log_warning(
             "the memory of the parameter {} is also that of another tensor, as of a view or detach() that "
-            "was made "
-            "before: training moves the parameter to memory of its own, and that tensor keeps the values of "
-            "now",
+            "was made before: training moves the parameter to memory of its own, and that tensor keeps the "
+            "values of now",
             parameter->name);
       model_->move_to(made->layout(), made->parameters(), made->initialises());
       model_->note_values_and_memory();
