@@ -46,8 +46,9 @@ class LauncherOptionsTest : public ::testing::Test {
 
 TEST_F(LauncherOptionsTest, AFileCanHaveEveryFlagAndTheProgram) {
   write_file(
-      "# our job\n"
+      "\xEF\xBB\xBF"  // as some editors write
       "workers = 2\n"
+      "# our job\n"
       "strategy = \"ps-sync\"\n"
       "ps = 2\n"
       "no-tune = true\n"

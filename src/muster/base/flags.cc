@@ -246,6 +246,13 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
     raise<InvalidArgument>("--config {} can't be read: {}", file.string(),
                            input ? "it is a folder" : describe_errno(errno));
   }
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // which some editors begin a file with
+  std::string start(kByteOrderMark.size(), '\0');
+  input.read(start.data(), static_cast<std::streamsize>(start.size()));
+  if (start != kByteOrderMark) {
+    input.clear();
+    input.seekg(0);
+  }
   std::set<std::string> typed;
   for (const CLI::Option* option : command.get_options({})) {
     if (option->count() > 0) typed.insert(option->get_name());
