@@ -425,13 +425,13 @@ class Member::Impl {
   template <typename E>
   void end(std::string message) MUSTER_REQUIRES(mutex_) {
     if (error_ || leaving_) return;
-    error_ = std::make_exception_ptr(E(message));
+    error_ = [message] { throw E(message); };
     ended_.reason = std::move(message);
     changed_.notify_all();
   }
 
   void throw_error() const MUSTER_REQUIRES(mutex_) {
-    if (error_) std::rethrow_exception(*error_);
+    if (error_) error_();
   }
 
   void throw_if_ended() const MUSTER_REQUIRES(mutex_) {
@@ -527,8 +527,9 @@ class Member::Impl {
   KnownTasks tasks_ MUSTER_GUARDED_BY(mutex_);
   std::map<uint64_t, PendingReply> replies_ MUSTER_GUARDED_BY(mutex_);
   uint64_t last_request_ MUSTER_GUARDED_BY(mutex_) = 0;
-  std::optional<std::exception_ptr> error_ MUSTER_GUARDED_BY(mutex_);  // what ended the membership
-  Ended ended_ MUSTER_GUARDED_BY(mutex_);                              // the same, for the callback
+  // Throws what ended the membership: to each caller an exception of its own, since they may be on any thread.
+  std::function<void()> error_ MUSTER_GUARDED_BY(mutex_);
+  Ended ended_ MUSTER_GUARDED_BY(mutex_);  // the same, for the callback
   bool finished_ MUSTER_GUARDED_BY(mutex_) = false;
   bool leaving_ MUSTER_GUARDED_BY(mutex_) = false;
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;  // for calls
