@@ -85,6 +85,8 @@ TEST_F(LauncherOptionsTest, MistakesInAFileAreNamedWithTheFile) {
       {"timestamps = \"perhaps\"\n", "--timestamps perhaps is not true or false"},
       {"[run]\nworkers = 2\n", "it has a section, [run]"},
       {"config = other\n", "config is not a flag of run"},
+      {"workers =\n", "workers: the value is empty"},
+      {"log-dir = \"\"\n", "log-dir: the value is empty"},
       {"staleness = 4\n", "--staleness applies to ps-ssp"}};
   for (const auto& [text, expected] : cases) {
     write_file(text);
@@ -95,6 +97,27 @@ TEST_F(LauncherOptionsTest, MistakesInAFileAreNamedWithTheFile) {
   const auto result = muster({"run", "--config", "/nowhere/job.toml", "--", "true"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output, HasSubstr("--config /nowhere/job.toml can't be read: No such file"));
+  const auto endless = muster({"run", "--config", "/dev/zero", "--", "true"});
+  EXPECT_EQ(endless.exit_code, 2);
+  EXPECT_THAT(endless.output, HasSubstr("--config /dev/zero is larger than 1048576 bytes"));
+}
+
+// As the shell's <(...) gives.
+TEST_F(LauncherOptionsTest, AFileOfFlagsMayBeAPipe) {
+  const auto result =
+      run({"bash", "-c", beside_self("muster") + " run --config <(echo workers = 2) -- echo up"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("worker/0 | up"), HasSubstr("worker/1 | up")));
+}
+
+// As of a script that has not set a variable.
+TEST_F(LauncherOptionsTest, AnEmptyValueIsAMistake) {
+  for (const char* flag :
+       {"--workers", "--ps", "--log-dir", "--tee", "--hosts", "--config", "--job-id", "--grace"}) {
+    const auto result = muster({"run", flag, "", "--", "true"});
+    EXPECT_EQ(result.exit_code, 2) << flag << ": " << result.output;
+    EXPECT_THAT(result.output, HasSubstr(fmt::format("{}: the value is empty", flag)));
+  }
 }
 
 TEST_F(LauncherOptionsTest, VariablesAreForTheTasks) {

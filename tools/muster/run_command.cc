@@ -87,6 +87,7 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   app->add_flag("--dry-run", impl_->dry_run,
                 "start nothing: print what would be started here, with which environment");
   impl_->add_node_flags();
+  refuse_empty_values(*app);
   // The tasks get them as variables.
   options.config.add_job_flags(*app);
   app->add_option("program", options.command, "the program and its arguments, after --")

@@ -88,24 +88,25 @@ TaskOutput::~TaskOutput() {
 void TaskOutput::write(size_t number, int fd, std::string_view bytes) {
   const MutexLock lock(mutex_);
   Task& task = tasks_.at(number);
-  std::string& partial = task.partial.at(static_cast<size_t>(fd - 1));
+  Partial& partial = task.partial.at(static_cast<size_t>(fd - 1));
   while (!bytes.empty()) {
+    if (partial.returned && bytes.front() != '\n' && bytes.front() != '\r') partial = {};
     const size_t end = bytes.find_first_of("\n\r");
-    partial += bytes.substr(0, end);
+    partial.text += bytes.substr(0, end);
     if (end == std::string_view::npos) {
-      if (partial.size() > kLongestLine) {
-        take_line(task, number, fd, partial);
-        partial.clear();
+      if (partial.text.size() > kLongestLine) {
+        take_line(task, number, fd, partial.text);
+        partial = {};
       }
       return;
     }
-    const bool live = bytes[end] == '\r' && (end + 1 == bytes.size() || bytes[end + 1] != '\n');
-    if (live) {
-      show_live(task, number, partial);
-      partial.clear();
-    } else if (bytes[end] == '\n') {
-      take_line(task, number, fd, partial);
-      partial.clear();
+    if (bytes[end] == '\n') {
+      take_line(task, number, fd, partial.text);
+      if (partial.returned) show_live(task, number, "");
+      partial = {};
+    } else if (end + 1 == bytes.size() || bytes[end + 1] != '\n') {
+      show_live(task, number, partial.text);
+      partial.returned = true;
     }
     bytes.remove_prefix(end + 1);
   }
@@ -114,9 +115,9 @@ void TaskOutput::write(size_t number, int fd, std::string_view bytes) {
 void TaskOutput::close(size_t number, int fd) {
   const MutexLock lock(mutex_);
   Task& task = tasks_.at(number);
-  std::string& partial = task.partial.at(static_cast<size_t>(fd - 1));
-  if (!partial.empty()) take_line(task, number, fd, partial);
-  partial.clear();
+  Partial& partial = task.partial.at(static_cast<size_t>(fd - 1));
+  if (!partial.text.empty() && !partial.returned) take_line(task, number, fd, partial.text);
+  partial = {};
 }
 
 void TaskOutput::say(std::string_view text) {

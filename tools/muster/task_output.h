@@ -60,9 +60,14 @@ class TaskOutput {
   std::vector<std::string> last_lines(size_t task) const;
 
  private:
+  // What came of a line whose end has not.
+  struct Partial {
+    std::string text;
+    bool returned = false;  // a carriage return came last: it is a live line, unless a newline follows
+  };
   struct Task {
     std::string name;
-    std::array<std::string, 2> partial;  // of fd 1 and 2
+    std::array<Partial, 2> partial;  // of fd 1 and 2
     std::deque<std::string> recent;
     std::unique_ptr<LogFile> log;  // empty: none
     bool is_shown = true;

@@ -56,6 +56,23 @@ TEST_F(TaskOutputTest, WhatEndsWithoutANewlineIsNotLost) {
   EXPECT_EQ(written[1], "ps/0     | last words\n");
 }
 
+// Of a program of another system, whose pipe was read between the two.
+TEST_F(TaskOutputTest, ACarriageReturnAndANewlineEndALineAlsoWhenTheyComeApart) {
+  auto output = make(false);
+  for (const char* part : {"one\r\ntwo\r", "\n", "three\r", "\r", "\nfour", "\r\n", "\r", "live\r", "five\n"})
+    output.write(0, 1, part);
+  EXPECT_EQ(written[1],
+            "ps/0     | one\nps/0     | two\nps/0     | three\nps/0     | four\nps/0     | five\n");
+}
+
+TEST_F(TaskOutputTest, WhatTurnsOutToBeALineIsNoLiveLineAnyMore) {
+  auto output = make(true);
+  output.write(1, 2, "done\r");
+  written.clear();
+  output.write(1, 2, "\n");
+  EXPECT_EQ(written[2], "\r\x1b[K\x1b[33mworker/0 |\x1b[0m done\n\x1b[33mworker/0 |\x1b[0m done\r\x1b[K");
+}
+
 TEST_F(TaskOutputTest, TheLastLinesAreKept) {
   auto output = make(false);
   for (int i = 0; i < 30; ++i) output.write(0, 1, std::to_string(i) + "\n");

@@ -445,6 +445,7 @@ void Config::add_flags_of(CLI::App& app, const Wanted& wanted) {
     app.add_option_function<std::string>(
            flag,
            [this, &setting, flag](const std::string& text) {
+             if (text.empty()) throw CLI::ValidationError(flag, "the value is empty");
              if (!setting.read(*this, text)) {
                throw CLI::ValidationError(flag, fmt::format("{} is not {}", text, setting.expected));
              }

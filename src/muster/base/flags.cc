@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -25,6 +26,7 @@ namespace muster::detail {
 namespace {
 
 constexpr size_t kHelpColumns = 100;
+constexpr const char* kEmptyValue = "the value is empty";
 
 // Lines of at most `width` characters, broken between words; a longer word has a line of its own.
 std::vector<std::string> wrap(const std::string& text, size_t width) {
@@ -216,6 +218,22 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, std::span
   }
 }
 
+bool is_number(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+}
+
+// CLI11 takes --epochs "" for 0, as in --epochs "$epochs" of a script that has not set it.
+void refuse_empty_numbers(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options({})) {
+    for (const std::string& text : option->results()) {
+      if (text.empty() && option->get_items_expected_min() > 0 && is_number(*option))
+        throw CLI::ValidationError(option->get_name(), kEmptyValue);
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands()) refuse_empty_numbers(*command);
+}
+
 // The flag `key`, or the words that are no flag ("program").
 CLI::Option* find_in_file(CLI::App& command, const std::string& key) {
   if (key == "config" || key == "help") return nullptr;  // of the command line only
@@ -229,6 +247,7 @@ std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv)
   wrap_help(app);
   try {
     app.parse(argc, argv);
+    refuse_empty_numbers(app);
     return std::nullopt;
   } catch (const CLI::Success& help) {
     return app.exit(help);
@@ -240,24 +259,34 @@ std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv)
   }
 }
 
+void refuse_empty_values(CLI::App& command) {
+  for (CLI::Option* option : command.get_options({})) {
+    if (option->get_items_expected_min() == 0 || option->get_positional()) continue;
+    option->check([](const std::string& text) { return text.empty() ? std::string(kEmptyValue) : ""; });
+  }
+}
+
 void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
   std::ifstream input(file);
   if (!input || std::filesystem::is_directory(file)) {
     raise<InvalidArgument>("--config {} can't be read: {}", file.string(),
                            input ? "it is a folder" : describe_errno(errno));
   }
+  // It may be a pipe, and without an end.
+  constexpr size_t kLargestFile = size_t{1} << 20U;
+  std::string text(kLargestFile + 1, '\0');
+  input.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(input.gcount()));
+  if (text.size() > kLargestFile)
+    raise<InvalidArgument>("--config {} is larger than {} bytes", file.string(), kLargestFile);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // which some editors begin a file with
-  std::string start(kByteOrderMark.size(), '\0');
-  input.read(start.data(), static_cast<std::streamsize>(start.size()));
-  if (start != kByteOrderMark) {
-    input.clear();
-    input.seekg(0);
-  }
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  std::istringstream lines(text);
   std::set<std::string> typed;
   for (const CLI::Option* option : command.get_options({})) {
     if (option->count() > 0) typed.insert(option->get_name());
   }
-  for (const auto& item : CLI::ConfigTOML().from_config(input)) {
+  for (const auto& item : CLI::ConfigTOML().from_config(lines)) {
     if (!item.parents.empty()) {
       raise<InvalidArgument>("--config {}: it has a section, [{}]; flags stand one a line, in no section",
                              file.string(), item.parents.front());
@@ -274,6 +303,8 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
                              command.get_name(), suggestion(item.name, known));
     }
     if (typed.contains(option->get_name())) continue;
+    if (option->get_items_expected_min() > 0 && std::ranges::all_of(item.inputs, &std::string::empty))
+      raise<InvalidArgument>("--config {}: {}: {}", file.string(), item.name, kEmptyValue);
     try {
       option->add_result(item.inputs);
       option->run_callback();

@@ -17,6 +17,10 @@ namespace muster::detail {
 /// or --version, 2 after a mistake, which has been explained on standard error.
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv);
 
+/// From now on, a flag of `command` with an empty value is a mistake, as --log-dir "$folder" of a script that
+/// has not set it; what is added later may have one. An empty number is a mistake of every flag.
+void refuse_empty_values(CLI::App& command);
+
 /// Gives those flags of `command`, which has been parsed, that were not typed the values that they have in
 /// `file`: lines of TOML such as `workers = 4`, `hogwild = true` and `program = ["mnist", "--epochs", "5"]`.
 /// Throws InvalidArgument, with the file and the key, for what can't be read, is no flag or has a value that

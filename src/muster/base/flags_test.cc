@@ -87,6 +87,42 @@ TEST(ParseFlags, AMalformedValueIsAnError) {
   EXPECT_NE(result.errors.find("--epochs"), std::string::npos) << result.errors;
 }
 
+TEST(ParseFlags, AnEmptyNumberIsAnError) {
+  CLI::App app{"test"};
+  auto* run = app.add_subcommand("run", "runs");
+  int epochs = 3;
+  std::optional<int> workers;
+  double rate = 0.5;
+  std::string text = "t";
+  run->add_option("--epochs", epochs);
+  run->add_option("--workers", workers);
+  run->add_option("--rate", rate);
+  run->add_option("--text", text);
+  for (const char* flag : {"--epochs", "--workers", "--rate"}) {
+    const auto result = parse(app, {"run", flag, ""});
+    EXPECT_EQ(result.code, 2) << flag;
+    EXPECT_NE(result.errors.find(fmt::format("{}: the value is empty", flag)), std::string::npos)
+        << result.errors;
+  }
+  EXPECT_EQ(parse(app, {"run", "--text", ""}).code, std::nullopt);
+  EXPECT_EQ(text, "");
+}
+
+TEST(ParseFlags, EmptyValuesCanBeRefused) {
+  CLI::App app{"test"};
+  std::string folder;
+  std::string later = "l";
+  bool flag = false;
+  app.add_option("--folder", folder);
+  app.add_flag("--flag", flag);
+  refuse_empty_values(app);
+  app.add_option("--later", later);
+  const auto result = parse(app, {"--folder", ""});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.errors.find("--folder: the value is empty"), std::string::npos) << result.errors;
+  EXPECT_EQ(parse(app, {"--folder", "here", "--flag", "--later", ""}).code, std::nullopt);
+}
+
 TEST(ParseFlags, AFlagOfTheProgramsIsNamedAndNotOneThatIsInItsPlace) {
   CLI::App app{"test"};
   auto* run = app.add_subcommand("run", "runs");
