@@ -83,7 +83,7 @@ function(muster_shards target shards)
   math(EXPR last "${shards} - 1")
   foreach(index RANGE ${last})
     add_test(NAME ${target}.${index} COMMAND ${target})
-    set_tests_properties(${target}.${index} PROPERTIES TIMEOUT 300
+    set_tests_properties(${target}.${index} PROPERTIES TIMEOUT 300 COST 100
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()

@@ -1,10 +1,9 @@
 #include "muster/collective/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
-#include <map>
 #include <random>
-#include <tuple>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,10 +20,17 @@ namespace {
 // in it.
 class Simulation {
  public:
-  using Value = std::vector<int>;
+  static constexpr int kMostRanks = 16;
+  using Value = std::array<int, kMostRanks>;
+
+  static Value once_of_all(int ranks) {
+    Value value{};
+    std::fill_n(value.begin(), ranks, 1);
+    return value;
+  }
 
   Simulation(Collective collective, Algorithm algorithm, const Topology& topology, int root)
-      : collective_(collective), ranks_(topology.size()) {
+      : collective_(collective), ranks_(topology.size()), queues_(static_cast<size_t>(2 * ranks_ * ranks_)) {
     for (int rank = 0; rank < ranks_; ++rank) {
       Rank& state = states_.emplace_back();
       const Plan plan = make_plan(collective, algorithm, rank, topology, root);
@@ -50,9 +56,8 @@ class Simulation {
           ++number;
         }
       }
-      for (auto& transfer : state.transfers)
-        queues_[{rank, transfer.peer, transfer.send}].push_back(&transfer);
-      state.values.assign(static_cast<size_t>(blocks_), Value(static_cast<size_t>(ranks_)));
+      for (auto& transfer : state.transfers) queue(rank, transfer.peer, transfer.send).push_back(&transfer);
+      state.values.assign(static_cast<size_t>(blocks_), Value{});
       for (int block = 0; block < blocks_; ++block) {
         const bool has = collective == Collective::kAllGather   ? block == rank
                          : collective == Collective::kBroadcast ? rank == root
@@ -67,20 +72,24 @@ class Simulation {
   bool run(unsigned seed) {
     std::mt19937 random(seed);
     for (;;) {
-      std::vector<std::pair<Transfer*, Transfer*>> possible;
+      struct Pair {
+        int from;
+        Transfer* send;
+        int to;
+        Transfer* receive;
+      };
+      std::vector<Pair> possible;
       for (int rank = 0; rank < ranks_; ++rank) {
         for (int peer = 0; peer < ranks_; ++peer) {
           Transfer* send = next(rank, peer, true);
           Transfer* receive = next(peer, rank, false);
           if (send == nullptr || receive == nullptr) continue;
-          if (ready(rank, *send) && ready(peer, *receive)) possible.emplace_back(send, receive);
-          sender_[send] = rank;
-          receiver_[receive] = peer;
+          if (ready(rank, *send) && ready(peer, *receive)) possible.push_back({rank, send, peer, receive});
         }
       }
       if (possible.empty()) break;
-      const auto [send, receive] = possible[random() % possible.size()];
-      transfer(sender_[send], *send, receiver_[receive], *receive);
+      const Pair& drawn = possible[random() % possible.size()];
+      transfer(drawn.from, *drawn.send, drawn.to, *drawn.receive);
     }
     for (const auto& state : states_) {
       for (const auto& transfer : state.transfers) {
@@ -97,9 +106,7 @@ class Simulation {
     return states_[static_cast<size_t>(rank)].received[static_cast<size_t>(block)];
   }
   int blocks() const { return blocks_; }
-  bool somebody_completed() const {
-    return std::any_of(completed_.begin(), completed_.end(), [](const auto& rank) { return rank.second; });
-  }
+  bool somebody_completed() const { return completed_; }
 
  private:
   struct Transfer {
@@ -119,12 +126,14 @@ class Simulation {
     std::vector<int> received;  // all-to-all: whose data is in the block
   };
 
+  std::deque<Transfer*>& queue(int rank, int peer, bool send) {
+    return queues_[static_cast<size_t>(2 * (rank * ranks_ + peer) + (send ? 1 : 0))];
+  }
+
   Transfer* next(int rank, int peer, bool send) {
-    const auto found = queues_.find({rank, peer, send});
-    if (found == queues_.end()) return nullptr;
-    auto& queue = found->second;
-    while (!queue.empty() && queue.front()->done) queue.pop_front();
-    return queue.empty() ? nullptr : queue.front();
+    auto& transfers = queue(rank, peer, send);
+    while (!transfers.empty() && transfers.front()->done) transfers.pop_front();
+    return transfers.empty() ? nullptr : transfers.front();
   }
 
   bool ready(int rank, const Transfer& transfer) {
@@ -144,6 +153,7 @@ class Simulation {
   // Applies what was held beside the buffer and can go into it now.
   void apply(int rank) {
     Rank& state = states_[static_cast<size_t>(rank)];
+    const Value once = once_of_all(ranks_);
     for (auto& receive : state.transfers) {
       if (receive.send || !receive.done || receive.applied) continue;
       const bool blocked =
@@ -158,9 +168,9 @@ class Simulation {
         for (size_t from = 0; from < kept.size(); ++from) kept[from] += receive.held[i][from];
         // The last of several receives of a step completes the block for all of them.
         if (!receive.final) {
-          EXPECT_NE(kept, Value(kept.size(), 1)) << "complete, and the plan does not say so";
+          EXPECT_NE(kept, once) << "complete, and the plan does not say so";
         }
-        completed_[rank] |= receive.final;
+        completed_ |= receive.final;
       }
     }
   }
@@ -193,10 +203,8 @@ class Simulation {
   const int ranks_;
   int blocks_ = 0;
   std::deque<Rank> states_;
-  std::map<std::tuple<int, int, bool>, std::deque<Transfer*>> queues_;  // (rank, peer, is a send)
-  std::map<int, bool> completed_;
-  std::map<Transfer*, int> sender_;
-  std::map<Transfer*, int> receiver_;
+  std::vector<std::deque<Transfer*>> queues_;  // of each rank with each peer: receives, then sends
+  bool completed_ = false;
 };
 
 std::vector<Topology> topologies(int ranks) {
@@ -225,7 +233,7 @@ template <typename Check>
 void for_every_plan(Collective collective, bool rooted, const Check& check) {
   for (const auto algorithm : kAllAlgorithms) {
     if (!has_plan(collective, algorithm)) continue;
-    for (int ranks = 1; ranks <= 16; ++ranks) {
+    for (int ranks = 1; ranks <= Simulation::kMostRanks; ++ranks) {
       for (const auto& topology : topologies(ranks)) {
         for (int root = 0; root < (rooted ? ranks : 1); root += rooted ? 3 : 1) {
           for (unsigned seed = 1; seed <= 2; ++seed) {
@@ -241,14 +249,13 @@ void for_every_plan(Collective collective, bool rooted, const Check& check) {
   }
 }
 
-const auto once_of_all = [](int ranks) { return Simulation::Value(static_cast<size_t>(ranks), 1); };
-
 TEST(AllReducePlan, EveryBlockIsReducedOnceFromEveryRankOnEveryRank) {
   for_every_plan(Collective::kAllReduce, false, [](const Simulation& simulation, int ranks, int) {
     EXPECT_EQ(simulation.somebody_completed(), ranks > 1) << "the plan says where a sum is complete";
     for (int rank = 0; rank < ranks; ++rank) {
       for (int block = 0; block < simulation.blocks(); ++block) {
-        ASSERT_EQ(simulation.value(rank, block), once_of_all(ranks)) << "rank " << rank << " block " << block;
+        ASSERT_EQ(simulation.value(rank, block), Simulation::once_of_all(ranks))
+            << "rank " << rank << " block " << block;
       }
     }
   });
@@ -256,7 +263,8 @@ TEST(AllReducePlan, EveryBlockIsReducedOnceFromEveryRankOnEveryRank) {
 
 TEST(ReduceScatterPlan, EveryRankHasItsOwnBlockReducedOnceFromEveryRank) {
   for_every_plan(Collective::kReduceScatter, false, [](const Simulation& simulation, int ranks, int) {
-    for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(simulation.value(rank, rank), once_of_all(ranks));
+    for (int rank = 0; rank < ranks; ++rank)
+      ASSERT_EQ(simulation.value(rank, rank), Simulation::once_of_all(ranks));
   });
 }
 
@@ -264,7 +272,7 @@ TEST(AllGatherPlan, EveryRankHasTheBlockOfEveryRank) {
   for_every_plan(Collective::kAllGather, false, [](const Simulation& simulation, int ranks, int) {
     for (int rank = 0; rank < ranks; ++rank) {
       for (int block = 0; block < ranks; ++block) {
-        Simulation::Value expected(static_cast<size_t>(ranks));
+        Simulation::Value expected{};
         expected[static_cast<size_t>(block)] = 1;
         ASSERT_EQ(simulation.value(rank, block), expected);
       }
@@ -274,7 +282,7 @@ TEST(AllGatherPlan, EveryRankHasTheBlockOfEveryRank) {
 
 TEST(BroadcastPlan, EveryRankHasWhatTheRootHad) {
   for_every_plan(Collective::kBroadcast, true, [](const Simulation& simulation, int ranks, int root) {
-    Simulation::Value expected(static_cast<size_t>(ranks));
+    Simulation::Value expected{};
     expected[static_cast<size_t>(root)] = 1;
     for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(simulation.value(rank, 0), expected);
   });
@@ -282,7 +290,7 @@ TEST(BroadcastPlan, EveryRankHasWhatTheRootHad) {
 
 TEST(ReducePlan, TheRootHasEveryRankOnce) {
   for_every_plan(Collective::kReduce, true, [](const Simulation& simulation, int ranks, int root) {
-    ASSERT_EQ(simulation.value(root, 0), once_of_all(ranks));
+    ASSERT_EQ(simulation.value(root, 0), Simulation::once_of_all(ranks));
   });
 }
 
