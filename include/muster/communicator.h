@@ -46,6 +46,7 @@ class Topology;
 }  // namespace detail
 
 /// Where a rank brings what is not a number, so is the result, also of kMin and kMax.
+/// An average of integers is cut off towards 0, and like a sum of them it wraps where it is too large.
 enum class ReduceOp : uint8_t { kSum, kAverage, kMin, kMax, kProduct };
 
 /// An operation in flight, as the calls with _async give it. Copies stand for the same one; any thread may

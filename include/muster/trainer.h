@@ -81,8 +81,8 @@ struct TrainerOptions {
   double clip_norm = 0;
   /// For 16-bit gradients: what the loss is multiplied by at first; 0: it is not scaled.
   double loss_scale = 0;
-  /// With --strategy allreduce the chief's buffers (of BatchNorm) go to all workers after each step. With
-  /// parameter servers workers take them for an evaluation only, whatever this says.
+  /// With --strategy allreduce the chief's buffers (of BatchNorm) go to all workers after each step, with
+  /// parameter servers only for an evaluation. False: each worker keeps its own, in evaluations too.
   bool broadcast_buffers = true;
   /// A parameter belongs to the first group that has it.
   std::vector<ParameterGroup> groups;
@@ -159,14 +159,16 @@ class Trainer {
   Position position() const;     ///< How far the job has come.
   double learning_rate() const;  ///< The learning rate of the next step.
 
-  /// Called before each step that this worker computes, and after each step that anybody computed, in the
-  /// order in which they were added. Neither sees a gradient: TrainerOptions::clip_norm clips.
+  /// Called before each step that this worker computes, and after each step in which it takes part, in the
+  /// order in which they were added. With --strategy allreduce it takes part in all steps, also in those that
+  /// others compute while it is in finish_epoch(); with parameter servers in its own. Neither sees a gradient:
+  /// TrainerOptions::clip_norm clips.
   void before_step(std::function<void()> hook);
   void after_step(std::function<void()> hook);
 
   /// Runs `body` without gradients and with the module in evaluation mode, with the chief's buffers, after
-  /// which this worker has its own again; gives what all workers added up, together. Called by all workers,
-  /// each for its part of the data.
+  /// which this worker has its own again, whatever `body` wrote into them; gives what all workers added up,
+  /// together. Called by all workers, each for its part of the data.
   Sums evaluate(const std::function<void(Sums& sums)>& body);
 
   /// Runs `body`, which changes parameters in place, once on each host, where the workers share one copy of

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "muster/base/error.h"
 #include "muster/collective/gather_texts.h"
 
@@ -11,6 +13,8 @@ namespace muster::detail {
 std::string pack_sums(const std::map<std::string, double>& sums) {
   std::string packed;
   for (const auto& [name, value] : sums) {
+    if (name.find('\0') != std::string::npos)
+      throw InvalidArgument(fmt::format("the name of a sum has a zero byte, after '{}'", name.c_str()));
     packed += name;
     packed += '\0';
     packed.append(reinterpret_cast<const char*>(&value), sizeof(value));

@@ -28,6 +28,7 @@ TEST(NamedSums, ThatArePackedAddUpToTheSame) {
   const std::string packed = pack_sums({{"a", 1.5}, {"b", -2}});
   EXPECT_EQ(add_packed({packed, "", packed}), (Sums{{"a", 3}, {"b", -4}}));
   EXPECT_THROW(add_packed({"no zero byte"}), InvalidArgument);
+  EXPECT_THROW(pack_sums({{std::string("a\0b", 3), 1}}), InvalidArgument);
   EXPECT_THROW(add_packed({packed.substr(0, packed.size() - 1)}), InvalidArgument);
 }
 

@@ -29,6 +29,30 @@ std::string line_of(const std::string& kind, const std::string& name, const torc
                      fmt::join(tensor.sizes(), ", "));
 }
 
+// Values are copied into the tensors of a module, the chief's and those that were kept.
+void check_tensor(const std::string& kind, const std::string& name, const torch::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  if (tensor.layout() != torch::kStrided)
+    raise<InvalidArgument>("the {} {} is sparse: only dense tensors can be made the chief's", kind, name);
+  if (tensor.is_inference())
+    raise<InvalidArgument>(
+        "the {} {} was made within torch::InferenceMode, outside of which it can't be changed: make the "
+        "module outside of it",
+        kind, name);
+  if (tensor.requires_grad() && !tensor.is_leaf())
+    raise<InvalidArgument>(
+        "the {} {} is the result of a computation, through which autograd would go on: register a tensor of "
+        "its own, as by .detach().clone()",
+        kind, name);
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) == 0 && tensor.size(i) > 1 && tensor.numel() > 0)
+      raise<InvalidArgument>(
+          "several elements of the {} {} lie in the same memory, as after expand(): register a copy of it, "
+          "as by .contiguous()",
+          kind, name);
+  }
+}
+
 /// Calls back when a gradient has been accumulated.
 class GradientHook : public torch::autograd::FunctionPostHook {
  public:
@@ -78,6 +102,8 @@ bool visit_trained(const torch::nn::Module& module, const Visit& visit) {
 }  // namespace
 
 FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
+  for (const auto& item : module_.named_parameters()) check_tensor("parameter", item.key(), item.value());
+  for (const auto& item : module_.named_buffers()) check_tensor("buffer", item.key(), item.value());
   visit_trained(module_, [this](const torch::Tensor& tensor) {
     found_.push_back(tensor.unsafeGetTensorImpl());
     return true;
@@ -93,7 +119,14 @@ FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
     const auto is_same = [&](const Parameter& parameter) { return parameter.tensor.is_same(tensor); };
     if (tensor.defined() && std::ranges::none_of(parameters_, is_same)) untrained_.push_back(tensor);
   }
-  refuse_shared();
+  for (const auto& item : module_.named_parameters()) {
+    const auto is_same = [&](const torch::Tensor& tensor) { return tensor.is_same(item.value()); };
+    const auto found = std::ranges::find_if(untrained_, is_same);
+    if (found == untrained_.end()) continue;
+    frozen_.push_back({.info = {.name = item.key(), .shape = found->sizes().vec()},
+                       .untrained = static_cast<size_t>(found - untrained_.begin())});
+  }
+  for (const auto& parameter : parameters_) refuse_if_trained(parameter.info.name, parameter.tensor);
   attach_hooks();
 }
 
@@ -108,15 +141,13 @@ bool FlatModel::is_trained(const torch::autograd::Node& accumulator) {
   });
 }
 
-void FlatModel::refuse_shared() const {
-  for (const auto& parameter : parameters_) {
-    const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
-    if (!node || !is_trained(*node)) continue;
-    raise<InvalidArgument>(
-        "the parameter {} is trained by another Trainer: a parameter has one at a time; destroy that one "
-        "first, or keep the parameter out of this module",
-        parameter.info.name);
-  }
+void FlatModel::refuse_if_trained(const std::string& name, const torch::Tensor& parameter) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!node || !is_trained(*node)) return;
+  raise<InvalidArgument>(
+      "the parameter {} is trained by another Trainer: a parameter has one at a time; destroy that one "
+      "first, or keep the parameter out of this module",
+      name);
 }
 
 void FlatModel::attach_hooks() {
@@ -168,6 +199,13 @@ std::vector<torch::Tensor> FlatModel::buffers() const {
   for (const auto& buffer : module_.buffers()) {
     if (buffer.defined() && buffer.numel() > 0) found.push_back(buffer);
   }
+  return found;
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> FlatModel::frozen() const {
+  std::vector<std::pair<std::string, torch::Tensor>> found;
+  for (const auto& parameter : frozen_)
+    found.emplace_back(parameter.info.name, untrained_[parameter.untrained]);
   return found;
 }
 
@@ -282,19 +320,42 @@ void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std
   note_references_after();
 }
 
+// Between the elements of a tensor that is not dense, others' lie.
+bool FlatModel::has_sample(const Parameter& parameter) const {
+  return is_sampled_ && parameter.tensor.numel() > 0 && parameter.tensor.is_non_overlapping_and_dense();
+}
+
+// Of the sampled element, as it lies in memory.
+uint64_t FlatModel::bits_of(const Parameter& parameter) {
+  uint64_t bits = 0;
+  const auto size = parameter.tensor.element_size();
+  memcpy(&bits, static_cast<const std::byte*>(parameter.tensor.data_ptr()) + parameter.sampled * size, size);
+  return bits;
+}
+
 void FlatModel::note_values() {
-  for (auto& parameter : parameters_)
+  constexpr size_t kStride = 7919;  // a prime, so that it comes to all elements
+  ++samples_taken_;
+  for (auto& parameter : parameters_) {
     parameter.version = parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
+    if (!has_sample(parameter)) continue;
+    parameter.sampled = samples_taken_ * kStride % static_cast<size_t>(parameter.tensor.numel());
+    parameter.sample = bits_of(parameter);
+  }
 }
 
 void FlatModel::note_values_and_memory() {
   note_values();
   for (auto& parameter : parameters_) parameter.values = parameter.tensor.data_ptr();
+  for (auto& parameter : frozen_) parameter.values = untrained_[parameter.untrained].data_ptr();
 }
 
 const ParameterInfo* FlatModel::moved() const {
   for (const auto& parameter : parameters_) {
     if (parameter.tensor.data_ptr() != parameter.values) return &parameter.info;
+  }
+  for (const auto& parameter : frozen_) {
+    if (untrained_[parameter.untrained].data_ptr() != parameter.values) return &parameter.info;
   }
   return nullptr;
 }
@@ -303,6 +364,15 @@ const ParameterInfo* FlatModel::written() const {
   for (const auto& parameter : parameters_) {
     const auto version = parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
     if (version != parameter.version && parameter.tensor.data_ptr() == parameter.values)
+      return &parameter.info;
+  }
+  return nullptr;
+}
+
+const ParameterInfo* FlatModel::written_unseen() const {
+  for (const auto& parameter : parameters_) {
+    if (has_sample(parameter) && parameter.tensor.data_ptr() == parameter.values &&
+        bits_of(parameter) != parameter.sample)
       return &parameter.info;
   }
   return nullptr;
@@ -347,6 +417,13 @@ void FlatModel::put_gradients_back() {
     auto& gradient = parameter.tensor.mutable_grad();
     gradient = gradient.defined() ? parameter.aside + gradient : parameter.aside;
     parameter.aside.reset();
+  }
+}
+
+void FlatModel::scale_gradients(double factor) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : parameters_) {
+    if (auto& gradient = parameter.tensor.mutable_grad(); gradient.defined()) gradient = gradient * factor;
   }
 }
 

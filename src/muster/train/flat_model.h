@@ -28,7 +28,8 @@ namespace muster::detail {
 class FlatModel {
  public:
   /// Throws InvalidArgument for parameters that can't be trained here: on another device, of a type that is
-  /// no float, or of another FlatModel, as long as that lives.
+  /// no float, or of another FlatModel, as long as that lives; and for tensors into which no values can be
+  /// copied.
   explicit FlatModel(torch::nn::Module& module);
   ~FlatModel();
   FlatModel(const FlatModel&) = delete;
@@ -36,6 +37,9 @@ class FlatModel {
 
   /// Whether some FlatModel has the parameter whose gradients this node accumulates.
   static bool is_trained(const torch::autograd::Node& accumulator);
+
+  /// Throws InvalidArgument, with its name, for a parameter that a FlatModel has.
+  static void refuse_if_trained(const std::string& name, const torch::Tensor& parameter);
 
   /// The trained parameters, in the order of the module until reorder(), then in that one.
   size_t size() const { return parameters_.size(); }
@@ -49,6 +53,9 @@ class FlatModel {
   /// All tensors that start from the chief's: parameters, trained or not, and buffers.
   std::vector<torch::Tensor> tensors() const;
   std::vector<torch::Tensor> buffers() const;
+
+  /// The parameters that are not trained, and their names.
+  std::vector<std::pair<std::string, torch::Tensor>> frozen() const;
 
   /// Whether the module has other parameters to train than those that were found when this was made.
   bool has_changed() const;
@@ -85,11 +92,17 @@ class FlatModel {
   void note_values();
   void note_values_and_memory();
 
-  /// The first parameter that has been given other memory since it was noted, as by torch::load, Module::to
-  /// and set_data; and the first that was changed where it lies, as by an operator whose name ends with an
-  /// underscore. nullptr: none. What is written through Tensor::data() can't be seen.
+  /// The first parameter, trained or not, that has been given other memory since it was noted, as by
+  /// torch::load, Module::to and set_data; and the first trained one that was changed where it lies, as by an
+  /// operator whose name ends with an underscore. nullptr: none.
   const ParameterInfo* moved() const;
   const ParameterInfo* written() const;
+
+  /// What is written through Tensor::data(), as torch's optimizers do, autograd does not count. From now on
+  /// note_values() keeps one value of each parameter, another each time, and written_unseen() gives the first
+  /// parameter in which that one has changed. To be asked where nobody else updates the parameters.
+  void sample_values() { is_sampled_ = true; }
+  const ParameterInfo* written_unseen() const;
 
   /// Sets what groups have otherwise, by parameter.
   void set_group(size_t parameter, const GroupRates& group) { parameters_[parameter].info.group = group; }
@@ -106,6 +119,7 @@ class FlatModel {
   /// since.
   void set_gradients_aside();
   void put_gradients_back();
+  void scale_gradients(double factor);
 
   /// What other models' backward passes leave here is none of this model's.
   void drop_gradients();
@@ -136,9 +150,19 @@ class FlatModel {
     size_t references = 0;
     const void* values = nullptr;  // where they lay
     uint32_t version = 0;          // as autograd counts changes in place
+    size_t sampled = 0;            // element whose bits were these
+    uint64_t sample = 0;
   };
 
-  void refuse_shared() const;
+  struct Frozen {
+    ParameterInfo info;  // name and shape
+    size_t untrained = 0;
+    const void* values = nullptr;
+  };
+
+  bool has_sample(const Parameter& parameter) const;
+  static uint64_t bits_of(const Parameter& parameter);
+
   void attach_hooks();
   void detach_hooks();
   static size_t references_of(const torch::Tensor& tensor);
@@ -146,8 +170,11 @@ class FlatModel {
   torch::nn::Module& module_;
   std::vector<Parameter> parameters_;
   std::vector<torch::Tensor> untrained_;  // frozen parameters and buffers
+  std::vector<Frozen> frozen_;            // of these, the parameters
   std::vector<const void*> found_;  // the trained parameters in the order of the modules, some more than once
   std::vector<size_t> order_;
+  bool is_sampled_ = false;
+  size_t samples_taken_ = 0;
   std::function<void(size_t)> on_gradient_;
 };
 

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "muster/base/error.h"
+#include "muster/train/flat_model.h"
 
 namespace muster::detail {
 namespace {
@@ -74,9 +75,11 @@ const ParameterGroup* ParameterGroups::group_of(const torch::Tensor& parameter) 
 }
 
 void ParameterGroups::freeze() {
-  for (auto& parameter : module_.parameters()) {
-    const ParameterGroup* group = group_of(parameter);
-    if (group != nullptr && group->frozen) parameter.requires_grad_(false);
+  for (auto& parameter : module_.named_parameters()) {
+    const ParameterGroup* group = group_of(parameter.value());
+    if (group == nullptr || !group->frozen) continue;
+    FlatModel::refuse_if_trained(parameter.key(), parameter.value());
+    parameter.value().requires_grad_(false);
   }
 }
 

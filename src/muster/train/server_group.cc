@@ -50,6 +50,9 @@ class ServerGroup : public WorkerGroup {
 
   bool starts_with_strategy() const override { return true; }
   bool any(bool mine) override { return mine; }
+  std::optional<size_t> differs(const std::vector<torch::Tensor>&) override {
+    return std::nullopt;
+  }                                                               // servers have the only copy
   int64_t agree_on_unit(int64_t, int64_t) override { return 1; }  // servers compare the batches of a step
 
   std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {

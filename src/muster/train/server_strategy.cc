@@ -1,6 +1,7 @@
 #include "muster/train/server_strategy.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -114,7 +115,25 @@ void ServerStrategy::check_options() const {
     throw InvalidArgument("--hogwild is not for ps-local, whose workers each update a copy of their own");
 }
 
+size_t ServerStrategy::sampled(size_t parameter) const {
+  constexpr size_t kStride = 7919;  // a prime, so that it comes to all elements
+  return samples_taken_ * kStride % layout_[parameter].count();
+}
+
+// What somebody writes into a copy has no effect, and no trap.
+void ServerStrategy::take_samples() {
+  if (is_local() || reads_in_place()) return;
+  ++samples_taken_;
+  samples_.assign(layout_.size(), 0);
+  for (size_t i = 0; i < layout_.size(); ++i) {
+    if (layout_[i].count() > 0) samples_[i] = std::bit_cast<uint32_t>(variables_[i][sampled(i)]);
+  }
+}
+
 std::optional<size_t> ServerStrategy::written() const {
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    if (layout_[i].count() > 0 && samples_[i] != std::bit_cast<uint32_t>(variables_[i][sampled(i)])) return i;
+  }
   if (!trap_ || trap_->first_write() == nullptr) return std::nullopt;
   const auto at = static_cast<size_t>(trap_->first_write() - memory_.get());
   size_t parameter = 0;
@@ -143,6 +162,7 @@ void ServerStrategy::pull() {
     }
   });
   if (is_local()) copy_bytes(anchor_.get(), memory_.get(), layout_.bytes());
+  take_samples();
 }
 
 void ServerStrategy::refresh() {
@@ -153,6 +173,7 @@ void ServerStrategy::refresh() {
         options_.worker, local_steps_);
   if (is_local() || reads_in_place()) return;
   with_servers([this] { version_ = options_.client.pull(reply_.version, variables_); });
+  take_samples();
 }
 
 // In the middle of a step it can't give its token back: it goes on to compute with these parameters.

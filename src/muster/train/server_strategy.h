@@ -77,6 +77,8 @@ class ServerStrategy : public Strategy {
   template <typename Call>
   Reply ask(const Call& call);
   void pull();
+  void take_samples();
+  size_t sampled(size_t parameter) const;
   void finish_epoch(StepResult& result);
   void update_locally(StepResult& result);
   void update_in_passes(StepResult& result);
@@ -89,9 +91,11 @@ class ServerStrategy : public Strategy {
   std::shared_ptr<std::byte> memory_;
   std::optional<WriteTrap> trap_;  // where the memory is the server's, in place
   std::vector<float*> variables_;  // of each parameter
-  bool is_exclusive_ = false;      // no update comes while a gradient is computed that will be used
-  Reply reply_;                    // the last
-  int64_t version_ = 0;            // of the parameters
+  std::vector<uint32_t> samples_;  // of a copy: the bits of one value of each, as it was pulled
+  size_t samples_taken_ = 0;
+  bool is_exclusive_ = false;  // no update comes while a gradient is computed that will be used
+  Reply reply_;                // the last
+  int64_t version_ = 0;        // of the parameters
   StepStart start_;
   bool in_step_ = false;    // between begin() and finish()
   bool paused_ = false;     // between pause() and resume()

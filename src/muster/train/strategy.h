@@ -83,7 +83,8 @@ class Strategy : public CountedOn {
   /// over by adopt_parameters().
   virtual bool keeps_changes() const = 0;
 
-  /// A parameter that this worker has written to where the memory is its own to read only.
+  /// A parameter that this worker has written to where the memory is its own to read only, as far as that is
+  /// seen.
   virtual std::optional<size_t> written() const { return std::nullopt; }
 
   /// Makes parameters() the newest there are, where they live elsewhere.

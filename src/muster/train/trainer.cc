@@ -85,7 +85,8 @@ class Trainer::Impl {
   ~Impl() {
     if (!error_ && std::uncaught_exceptions() == 0) say_what_was_left_out();
     if (!strategy_) return;
-    if (const auto* parameter = written(); parameter != nullptr && !keeps_changes())
+    const bool is_unwinding = std::uncaught_exceptions() > 0;  // others may have come half-way
+    if (const auto* parameter = written(); parameter != nullptr && !keeps_changes() && !is_unwinding)
       log_warning("{}", changed_in_place(*parameter));
     std::erase(job_.models(), strategy_.get());
     if (!optimizer_) model_->move_back();
@@ -109,6 +110,7 @@ class Trainer::Impl {
 
   Step take_step(const Loss& loss, int64_t samples) {
     const ScopedCall inside(&job_.waits(), "step", steps_ + 1);
+    has_finished_ = false;
     const auto start = Clock::now();
     exchanged_ = {};
     const TensorMemory::Scope scope(memory_);
@@ -116,6 +118,7 @@ class Trainer::Impl {
       call(before_);
       begin_step();
     } else {
+      warn_of_change_within_step();
       model_->drop_gradients();
     }
     if (batches_ == 0) first_samples_ = samples;
@@ -170,6 +173,8 @@ class Trainer::Impl {
       report_progress();
     }
     for (CountedOn* other : others) other->resume();
+    has_finished_ = true;
+    check_copies();
     if (progress_) progress_->finish();
   }
 
@@ -189,7 +194,8 @@ class Trainer::Impl {
     is_used_ = true;
     check_usable();
     check_module();
-    take_changes();
+    if (batches_ == 0) take_parameters_for_evaluation();
+    take_changes(/*at_rest=*/true);
     if (progress_) progress_->finish();
     if (strategy_) strategy_->refresh();
     Sums sums;
@@ -200,10 +206,11 @@ class Trainer::Impl {
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const EvaluationMode mode(module_);
-      const Temporarily running(is_running_, true);
-      body(sums);
+      run_together([&] { body(sums); });
     }
-    return group_->add_up(sums);
+    sums = group_->add_up(sums);
+    check_copies();
+    return sums;
   }
 
   void change_parameters(const std::function<void()>& body) {
@@ -211,10 +218,11 @@ class Trainer::Impl {
     check_usable();
     if (group_->starts_with_strategy())
       throw InvalidArgument("change_parameters() can't reach what parameter servers hold");
-    take_changes();
+    take_changes(/*at_rest=*/true);
     const torch::NoGradGuard no_grad;
     group_->barrier();
-    if (optimizer_ || !strategy_ || strategy_->initialises()) body();  // others share what that one changes
+    // Others share what that one changes.
+    if (optimizer_ || !strategy_ || strategy_->initialises()) run_together(body);
     if (!strategy_) return;  // the first step gives all workers the chief's
     if (!optimizer_) {
       const bool has_loaded = model_->moved() != nullptr;
@@ -278,6 +286,10 @@ class Trainer::Impl {
           "Trainer::step() was given the size of the batch in some steps and not in others: batches count by "
           "it, so give it always, or never");
     says_samples_ = samples.has_value();
+    if (!samples && progress_ && options_.samples_per_epoch > 0 && !std::exchange(warned_of_progress_, true))
+      log_warning(
+          "the progress line counts samples: give Trainer::step() the size of the batch as its second "
+          "argument");
   }
 
   void take_optimizer(torch::optim::Optimizer& optimizer) {
@@ -351,6 +363,17 @@ class Trainer::Impl {
     }
   }
 
+  // What all workers do: where one fails the others wait for it, so it can't go on either.
+  template <typename Body>
+  void run_together(const Body& body) {
+    if (job_.workers() > 1) {
+      final_if_it_fails(body);
+    } else {
+      const Temporarily running(is_running_, true);
+      body();
+    }
+  }
+
   void say_what_was_left_out() const {
     if (batches_ > 0) {
       log_warning(
@@ -362,7 +385,36 @@ class Trainer::Impl {
           "a Trainer of {} took no step: Trainer::step() computes the gradients, averages them over the "
           "workers and updates; nothing else does",
           module_.name());
+    } else if (group_->starts_with_strategy() && job_.workers() > 1 && strategy_ && !is_stranded() &&
+               !done() && steps_ > 0 && !has_finished_) {
+      log_info(
+          "{} ends training after step {} without finish_epoch(): with parameter servers the others go on "
+          "without it",
+          job_.task().short_name(), steps_);
     }
+  }
+
+  // Each worker has a copy of the parameters that are not trained, and with an optimizer of torch's of all:
+  // they stay the same as long as all do the same with them.
+  void check_copies() {
+    if (job_.workers() == 1) return;
+    auto copies = model_->frozen();
+    for (size_t i = 0; optimizer_ && i < model_->size(); ++i)
+      copies.emplace_back(model_->info(i).name, model_->tensor(i));
+    std::vector<torch::Tensor> tensors;
+    for (const auto& copy : copies) {
+      if (copy.second.is_floating_point()) tensors.push_back(copy.second);
+    }
+    if (tensors.empty()) return;
+    const auto differs = group_->differs(tensors);
+    if (!differs || std::exchange(warned_of_copies_, true) || !job_.is_chief()) return;
+    const auto is_it = [&](const auto& copy) { return copy.second.is_same(tensors[*differs]); };
+    log_warning(
+        "the parameter {} is not the same on all workers any more: {} each worker has a copy, and all must "
+        "change it alike; was it changed on some of them only{}?",
+        std::ranges::find_if(copies, is_it)->first,
+        optimizer_ ? "with an optimizer of torch's" : "of what is not trained",
+        optimizer_ ? ", or by an optimizer that draws random numbers" : "");
   }
 
   // Hooks may use the Trainer, and add others.
@@ -405,6 +457,7 @@ class Trainer::Impl {
           tied->first, tied->second);
     for (size_t i = 0; i < model_->size(); ++i) model_->set_group(i, groups_->rates_of(model_->tensor(i)));
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
+    if (!group_->starts_with_strategy()) model_->sample_values();
     group_->take_model(*model_, describe_options() + model_->signature());
     model_->note_values_and_memory();
     if (group_->starts_with_strategy()) make_strategy();
@@ -480,8 +533,10 @@ class Trainer::Impl {
 
   // Of the values of parameters, made in place and outside of change_parameters(). Before there is a strategy,
   // the first step gives all workers the chief's.
-  void take_changes() {
+  // `at_rest`: no update can be on its way, so that another value is another's.
+  void take_changes(bool at_rest) {
     const auto* parameter = strategy_ ? written() : nullptr;
+    if (parameter == nullptr && strategy_ && at_rest) parameter = model_->written_unseen();
     if (parameter == nullptr) return;
     if (!keeps_changes()) throw InvalidArgument(changed_in_place(*parameter));
     if (!optimizer_) strategy_->adopt_parameters();
@@ -514,11 +569,37 @@ class Trainer::Impl {
     if (moved != nullptr || model_->has_changed()) change_model();
   }
 
+  // The same when all workers are here, of which some may have loaded other values and some not.
+  void take_parameters_for_evaluation() {
+    if (!strategy_ || group_->starts_with_strategy()) {
+      take_other_parameters();
+    } else if (group_->any(model_->moved() != nullptr || model_->has_changed())) {
+      if (job_.is_chief())
+        log_info("parameters were given other memory: the evaluation has the chief's values of all");
+      change_model();
+    }
+  }
+
+  void warn_of_change_within_step() {
+    const auto* moved = model_->moved();
+    if ((moved == nullptr && !model_->has_changed()) || std::exchange(warned_of_change_within_, true)) return;
+    if (moved != nullptr)
+      log_warning(
+          "the parameter {} was given other memory, as by torch::load, Module::to or set_data, after {} of "
+          "the "
+          "{} batches that make step {} (accumulate): what they change is lost; load between two steps",
+          moved->name, batches_, options_.accumulate, steps_ + 1);
+    else
+      log_warning(
+          "{}, after {} of the {} batches that make step {} (accumulate): it counts from the next step on",
+          model_->what_changed(), batches_, options_.accumulate, steps_ + 1);
+  }
+
   // Gradients that are there are of other models' backward passes.
   void begin_step() {
     check_module();
     take_other_parameters();
-    take_changes();
+    take_changes(/*at_rest=*/true);
     model_->clear_gradients();
     model_->forget_order();
     model_->note_references_before();
@@ -561,9 +642,10 @@ class Trainer::Impl {
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
     if (looks_left_ > 0 && job_.is_chief()) look_for_unregistered(loss);
-    model_->put_gradients_back();
     const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
-    // Nothing goes out of the passes that the function ran itself.
+    // Nothing goes out of the passes that the function ran itself; what they left counts as the rest does.
+    if (factor != 1) model_->scale_gradients(factor);
+    model_->put_gradients_back();
     const Temporarily delivering(delivering_, round_begun_);
     const Temporarily backward(job_.backward(), {.factor = factor, .may_overflow = loss_scale_.can_shrink()});
     (factor != 1 ? loss * factor : loss).backward();
@@ -596,7 +678,7 @@ class Trainer::Impl {
       make_strategy();
       begin_round();
     }
-    take_changes();
+    take_changes(/*at_rest=*/false);
     deliver_all();
     finish_round(last_loss_ / sizes_);
   }
@@ -773,6 +855,10 @@ class Trainer::Impl {
   bool warned_of_empty_ = false;
   bool warned_of_no_rate_ = false;
   bool warned_of_loss_ = false;
+  bool warned_of_copies_ = false;
+  bool warned_of_progress_ = false;
+  bool warned_of_change_within_ = false;
+  bool has_finished_ = false;         // the epoch, and taken no step since
   std::optional<bool> says_samples_;  // whether steps are given the size of their batch
 
   // Of the current step.

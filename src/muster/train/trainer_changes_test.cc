@@ -11,6 +11,7 @@ namespace {
 
 using namespace testing;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -266,6 +267,78 @@ TEST(TrainerChangesInPlace, WithParameterServersAreRefusedByNameButForLocalSteps
     } else {
       EXPECT_THAT(errors[0], HasSubstr("the parameter fc1.weight was changed in place"));
     }
+  }
+}
+
+const std::vector<Setup> kTwoWorkers = {Setup{2}, Setup{2, false}};
+
+double sum_of(const torch::nn::Module& module) {
+  double sum = 0;
+  for (const auto& values : values_of(module)) sum += values.to(torch::kFloat64).sum().item<double>();
+  return sum;
+}
+
+TEST_P(TrainerChanges, AnEvaluationHasTheChiefsValuesAlsoWhenItAloneHasLoadedThem) {
+  Net loaded;
+  fill(*loaded, 50);
+  for (const int steps : {0, 2}) {
+    on_workers(GetParam(), [&](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+      for (int step = 0; step < steps; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+      if (job.is_chief()) load(net, 50);
+      const auto sums = trainer.evaluate([&](Sums& mine) { mine["all"] = sum_of(*net); });
+      EXPECT_NEAR(sums.at("all"), job.size() * sum_of(*loaded), 1e-6);
+      for (int step = 2; step < 4; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+      expect_near(values_of(*net), plain_from_50(2, 4));
+      return 0;
+    });
+  }
+}
+
+// A frozen weight is given other values before the step `before`, on the chief or on all workers.
+std::vector<std::string> load_frozen(const Setup& setup, int before, bool on_all) {
+  return errors_of(setup, [&](Job& job) {
+    Net net = net_of(job);
+    net->fc1->weight.set_requires_grad(false);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 4; ++step) {
+      if (step == before && (on_all || job.is_chief())) net->fc1->weight.set_data(random({8, 6}, 50));
+      trainer.step([&] { return loss_at(net, step); }, 8);
+    }
+    EXPECT_TRUE(net->fc1->weight.equal(random({8, 6}, 50)));
+  });
+}
+
+TEST(TrainerLoading, OfAFrozenPartCountsLikeThatOfTheRest) {
+  for (const auto& setup : kTwoWorkers) {
+    EXPECT_THAT(load_frozen(setup, 0, false), Each(""));
+    EXPECT_THAT(load_frozen(setup, 2, true), Each(""));
+    EXPECT_THAT(load_frozen(setup, 2, false), Each(HasSubstr("before step 3 on 1 of 2 workers")));
+  }
+  EXPECT_THAT(load_frozen(with_server("ps-sync"), 1, false)[0],
+              HasSubstr("the parameter fc1.weight was given other memory"));
+}
+
+// As in a loop to which a Trainer was added, and from which torch's optimizer was not taken.
+TEST(TrainerChangesInPlace, ByAnOptimizerOfTorchsBesideTheTrainerAreRefused) {
+  // With ps-sync it is the server's memory, which other processes can't write: servers_process_test has that.
+  auto setups = kTwoWorkers;
+  for (const char* strategy : {"ps-async", "ps-ssp"}) setups.push_back(with_server(strategy));
+  for (const auto& setup : setups) {
+    SCOPED_TRACE(::testing::PrintToString(setup));
+    const auto errors = errors_of(setup, [](Job& job) {
+      Net net = net_of(job);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Trainer trainer(job, net, sgd_rule());
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        loss_at(net, step).backward();
+        optimizer.step();
+        trainer.step([&] { return loss_at(net, step); }, 8);
+      }
+    });
+    EXPECT_THAT(errors, Contains(HasSubstr("was changed in place while a Trainer trains it")));
   }
 }
 

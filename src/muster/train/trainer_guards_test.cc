@@ -393,5 +393,47 @@ TEST(TrainerRefuses, OtherParametersWithParameterServersByName) {
   }
 }
 
+struct OddImpl : torch::nn::Module {
+  OddImpl() { register_module("fc", fc); }
+  torch::nn::Linear fc{3, 2};
+};
+TORCH_MODULE(Odd);
+
+// Alone as on several workers: a program does not fail only when it is given more of them.
+TEST(TrainerRefuses, TensorsThatCantBeMadeTheChiefs) {
+  Job job(Config{});
+  const auto error_with = [&](const std::function<void(Odd&)>& add) {
+    Odd net;
+    add(net);
+    return error_of([&] { const Trainer trainer(job, net, sgd_rule()); });
+  };
+  EXPECT_THAT(error_with([](Odd& net) {
+                net->register_buffer("mean", torch::zeros({4}).expand({3, 4}));
+              }),
+              HasSubstr("several elements of the buffer mean lie in the same memory, as after expand()"));
+  EXPECT_THAT(error_with([](Odd& net) { net->register_buffer("graph", torch::eye(3).to_sparse()); }),
+              HasSubstr("the buffer graph is sparse"));
+  EXPECT_THAT(error_with([](Odd& net) {
+                const c10::InferenceMode inference;
+                net->fc->bias =
+                    net->fc->register_parameter("more", torch::ones({2}), /*requires_grad=*/false);
+              }),
+              HasSubstr("the parameter fc.more was made within torch::InferenceMode"));
+  EXPECT_THAT(error_with([](Odd& net) { net->register_parameter("twice", net->fc->bias * 2); }),
+              HasSubstr("the parameter twice is the result of a computation"));
+}
+
+TEST(TrainerRefuses, ToFreezeWhatAnotherTrainerTrains) {
+  Job job(Config{});
+  Net net;
+  Trainer trainer(job, net, sgd_rule());
+  trainer.step([&] { return loss_at(net, 0); }, 8);
+  EXPECT_THAT(error_of([&] {
+                const Trainer other(job, net, sgd_rule(), {.groups = {{.names = {"fc1.*"}, .frozen = true}}});
+              }),
+              HasSubstr("the parameter fc1.weight is trained by another Trainer"));
+  trainer.step([&] { return loss_at(net, 1); }, 8);
+}
+
 }  // namespace
 }  // namespace muster::detail

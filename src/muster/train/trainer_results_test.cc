@@ -290,5 +290,35 @@ TEST(TrainerResults, RowsOfTablesStayFiniteWhereAGradientIsLeftOut) {
   }
 }
 
+// They count by the size of the batch and are divided by the scale of the loss, as what the function returns.
+TEST(TrainerResults, GradientsOfTheFunctionsOwnPassesCountAsItsLossDoes) {
+  const std::vector<TrainerOptions> all = {
+      {.accumulate = 2}, {.loss_scale = 64}, {.accumulate = 2, .loss_scale = 64}};
+  for (const auto& options : all) {
+    const auto train = [&](bool apart) {
+      return on_workers({2}, [&](Job& job) {
+        Net net = net_of(job);
+        Trainer trainer(job, net, sgd_rule(), options);
+        for (int batch = 0; batch < 6; ++batch) {
+          const int64_t samples = 8 - 3 * (batch % 2);
+          const auto part = [&](int64_t at) {
+            return loss_of(net, {8 * batch + at, 8 * batch + at + samples});
+          };
+          trainer.step(
+              [&] {
+                if (!apart) return part(0) + part(100);
+                part(100).backward();
+                return part(0);
+              },
+              samples);
+        }
+        return values_of(*net);
+      });
+    };
+    const auto expected = train(false);
+    for (const auto& found : train(true)) expect_near(found, expected.front());
+  }
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -267,6 +267,33 @@ TEST(TrainerErrors, OneWorkersExceptionIsTheReasonForAll) {
   EXPECT_THAT(errors, Each(HasSubstr("no more rows")));
 }
 
+// A worker that caught it would not come where the others wait.
+TEST(TrainerErrors, AnExceptionInWhatAllWorkersDoTogetherIsFinalAndTheReasonForAll) {
+  for (const bool evaluates : {true, false}) {
+    const auto errors = errors_of({2}, [&](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.step([&] { return loss_of(net, {0, 4}); });
+      const auto fail_on_chief = [&] {
+        if (job.is_chief()) throw std::runtime_error("no such picture");
+      };
+      try {
+        if (evaluates) trainer.evaluate([&](Sums&) { fail_on_chief(); });
+        if (!evaluates) trainer.change_parameters(fail_on_chief);
+      } catch (const std::runtime_error& error) {
+        if (std::string(error.what()) != "no such picture") throw;
+      }
+      trainer.step([&] { return loss_of(net, {0, 4}); });
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("no such picture")));
+  }
+  Job job(Config{});
+  Net net;
+  Trainer trainer(job, net, sgd_rule());
+  EXPECT_THROW(trainer.evaluate([](Sums&) { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_TRUE(trainer.step([&] { return loss_of(net, {0, 4}); })) << "alone nobody waits";
+}
+
 TEST(Seed, TheChiefDrawsAsAloneAndTheOthersOtherwiseAndTheSameInEveryRun) {
   const auto draws = [](uint64_t with) {
     return on_workers({.workers = 3}, [&](Job& job) {

@@ -32,12 +32,16 @@ class Logged {
   std::string text_;
 };
 
-Setup with_warnings(Setup setup) {
-  setup.configure = [configure = setup.configure](Config& config) {
+Setup with_log(Setup setup, LogLevel level) {
+  setup.configure = [level, configure = setup.configure](Config& config) {
     if (configure) configure(config);
-    config.log_level = LogLevel::kWarning;
+    config.log_level = level;
   };
   return setup;
+}
+
+Setup with_warnings(Setup setup) {
+  return with_log(std::move(setup), LogLevel::kWarning);
 }
 
 const std::vector<Setup> kInVain = {Setup{2}, Setup{2, false}, with_server("ps-sync"),
@@ -294,6 +298,131 @@ TEST(TrainerWarnings, ALayerThatIsNotRegisteredIsSaid) {
       EXPECT_THAT(text, Not(HasSubstr("requires a gradient")));
     }
   }
+}
+
+TEST(TrainerWarnings, CopiesThatHaveComeApartAreSaid) {
+  for (const bool frozen : {false, true}) {
+    Logged logged;
+    const auto errors = errors_of(with_warnings({2}), [&](Job& job) {
+      Net net = net_of(job);
+      net->fc1->weight.set_requires_grad(!frozen);
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+      std::optional<Trainer> trainer;
+      if (frozen) {
+        trainer.emplace(job, net, sgd_rule());
+      } else {
+        trainer.emplace(job, net, optimizer);
+      }
+      for (int step = 0; step < 3; ++step) {
+        trainer->step([&] { return loss_at(net, step); }, 8);
+        const torch::NoGradGuard no_grad;
+        if (step == 1 && job.rank() == 1) net->fc1->weight.mul_(0.9);
+      }
+      trainer->finish_epoch();
+      trainer->evaluate([](Sums&) {});
+    });
+    EXPECT_THAT(errors, Each(""));
+    const std::string text = logged.end();
+    const std::string said = "the parameter fc1.weight is not the same on all workers any more";
+    EXPECT_THAT(text, HasSubstr(said));
+    EXPECT_EQ(text.find(said), text.rfind(said)) << text;
+  }
+}
+
+TEST(TrainerWarnings, CopiesThatAreTheSameAreNotSaidToDiffer) {
+  for (const bool frozen : {false, true}) {
+    Logged logged;
+    on_workers(with_warnings({3}), [&](Job& job) {
+      Net net = net_of(job);
+      if (frozen) net->fc1->weight.set_requires_grad(false);
+      torch::optim::Adam optimizer(net->parameters());
+      Trainer trainer(job, net, optimizer);
+      for (int step = 0; step < 5; ++step) {
+        trainer.step([&] { return loss_of(net, {8 * job.rank(), 8 * job.rank() + 8}); }, 8);
+        const torch::NoGradGuard no_grad;
+        net->fc1->weight.mul_(0.9);
+      }
+      trainer.finish_epoch();
+      trainer.evaluate([](Sums&) {});
+      return 0;
+    });
+    EXPECT_THAT(logged.end(), Not(HasSubstr("is not the same")));
+  }
+}
+
+TEST(TrainerWarnings, ChangesInTheMiddleOfAStepAreSaid) {
+  for (const bool loads : {false, true}) {
+    Logged logged;
+    on_workers(with_warnings({2}), [&](Job& job) {
+      Net net = net_of(job);
+      net->fc1->bias.set_requires_grad(loads);
+      Trainer trainer(job, net, sgd_rule(), {.accumulate = 2});
+      for (int batch = 0; batch < 6; ++batch) {
+        if (batch == 3 && loads) net->fc1->bias.set_data(random({8}, 50));
+        if (batch == 3) net->fc1->bias.set_requires_grad(true);
+        trainer.step([&] { return loss_at(net, batch); }, 8);
+      }
+      trainer.finish_epoch();
+      return 0;
+    });
+    EXPECT_THAT(
+        logged.end(),
+        HasSubstr(
+            loads ? "the parameter fc1.bias was given other memory, as by torch::load, Module::to or "
+                    "set_data, after 1 of the 2 batches that make step 2 (accumulate): what they change is"
+                  : "the parameter fc1.bias is trained now, and was not before, after 1 of the 2 batches"));
+  }
+}
+
+TEST(TrainerWarnings, AProgressLineWithoutSamplesIsSaid) {
+  Logged logged;
+  on_workers(with_warnings({1}), [&](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule(), {.epochs = 1, .samples_per_epoch = 24});
+    trainer.show_progress();
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); });
+    return 0;
+  });
+  EXPECT_THAT(logged.end(), HasSubstr("the progress line counts samples: give Trainer::step() the size"));
+}
+
+TEST(TrainerWarnings, RatesThatDifferAreSaidByTheServer) {
+  for (const bool differs : {true, false}) {
+    Logged logged;
+    on_workers(with_warnings(with_server("ps-sync")), [&](Job& job) {
+      Net net = net_of(job);
+      double factor = 1;
+      Trainer trainer(job, net, sgd_rule(), {.schedule = [&](const Position&) { return factor; }});
+      for (int step = 0; step < 4; ++step) {
+        if (step == 2) factor = differs && job.rank() == 1 ? 0.5 : 0.25;
+        trainer.step([&] { return loss_at(net, step); }, 8);
+      }
+      trainer.finish_epoch();
+      return 0;
+    });
+    const std::string text = logged.end();
+    if (differs) {
+      EXPECT_THAT(text, AllOf(HasSubstr("the learning rates that workers give for update 3 differ"),
+                              HasSubstr("0.05 of worker/1"), HasSubstr("0.025 of worker/0")));
+    } else {
+      EXPECT_THAT(text, Not(HasSubstr("rates")));
+    }
+  }
+}
+
+TEST(TrainerWarnings, AWorkerThatLeavesInTheMiddleIsSaid) {
+  Logged logged;
+  on_workers(with_log(with_server("ps-async"), LogLevel::kInfo), [&](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 4; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+    if (job.rank() == 0) trainer.finish_epoch();
+    return 0;
+  });
+  EXPECT_THAT(logged.end(),
+              AllOf(HasSubstr("worker/1 ends training after step"),
+                    HasSubstr("without finish_epoch(): with parameter servers the others go on"),
+                    Not(HasSubstr("worker/0 ends training"))));
 }
 
 }  // namespace

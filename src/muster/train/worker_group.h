@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <torch/types.h>
@@ -42,7 +43,7 @@ class WorkerGroup {
   /// Whether the strategy can be made before the first backward pass, and must be.
   virtual bool starts_with_strategy() const = 0;
 
-  /// Whether any worker says `mine`, where all call this before the strategy is made; else what this one says.
+  /// Whether any worker says `mine`, which all call; with parameter servers, what this one says.
   virtual bool any(bool mine) = 0;
 
   /// The number that batches are counted in, such that it divides all of them where they are the same; 0:
@@ -54,6 +55,9 @@ class WorkerGroup {
   /// Make the buffers the chief's, after a step and during an evaluation.
   virtual void share_buffers(const std::vector<torch::Tensor>& buffers) = 0;
   virtual void share_buffers_for_evaluation(const std::vector<torch::Tensor>& buffers) = 0;
+
+  /// The first of the tensors that is not nearly the same on all workers, of which each has a copy.
+  virtual std::optional<size_t> differs(const std::vector<torch::Tensor>& copies) = 0;
 
   virtual std::map<std::string, double> add_up(const std::map<std::string, double>& mine) = 0;
   virtual void barrier() = 0;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -143,10 +144,21 @@ class SyncRules final : public ModeRules {
 
   void apply(const Sums& sums) {
     std::vector<Source> sources;
+    constexpr double kSameRate = 1e-6;  // hosts may have other mathematical libraries
     const Push* first = nullptr;
+    int first_worker = 0;
     for (const auto& [worker, push, taken] : gradients_) {
       if (push.skip) continue;
-      if (first == nullptr) first = &push;
+      if (first == nullptr) {
+        first = &push;
+        first_worker = worker;
+      }
+      if (span_.mode != Mode::kLocal && std::abs(push.lr - first->lr) > kSameRate * std::abs(first->lr) &&
+          !std::exchange(warned_of_rates_, true))
+        log_warning(
+            "the learning rates that workers give for update {} differ, {} of worker/{} and {} of worker/{}, "
+            "which counts: change it on all workers, in the same step",
+            state_.version + 1, push.lr, worker, first->lr, first_worker);
       ++state_.counts[worker].applied;
       if (taken) continue;
       sources.push_back(state_.source(worker, push, unit_));
@@ -167,8 +179,9 @@ class SyncRules final : public ModeRules {
   const PhaseSpan span_;
   const int workers_;
   int aggregate_ = workers_;
-  double unit_ = 1;                  // what weights are counted in: that of the step's first gradient
-  int tokens_ = 0;                   // that carry this step
+  double unit_ = 1;  // what weights are counted in: that of the step's first gradient
+  int tokens_ = 0;   // that carry this step
+  bool warned_of_rates_ = false;
   std::vector<Gradient> gradients_;  // for this step
 };
 
