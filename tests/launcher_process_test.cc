@@ -698,6 +698,42 @@ std::string lines_of(const std::string& task, const std::string& output) {
 }
 
 // The tasks have a shell around them, which SIGQUIT would end.
+// As the third field of /proc/PID/stat, behind a name in parentheses: T is stopped.
+char state_of(pid_t process) {
+  const std::string text = content_of(fmt::format("/proc/{}/stat", process));
+  const size_t name_end = text.rfind(')');
+  return name_end == std::string::npos ? '?' : text.at(name_end + 2);
+}
+
+// For longer than a task may be silent.
+TEST_F(LauncherTest, AfterCtrlZTheJobGoesOnWhereItWas) {
+  const Gate gate;
+  const int launcher = start({"--workers", "2", "--heartbeat-timeout", "3s", "--", self(),
+                              "--task-main=hang_in_worker_1", gate.path()});
+  const auto deadline = soon();
+  cluster.wait_for_output(launcher, "worker/0 begins", deadline);
+  cluster.wait_for_output(launcher, "worker/1 begins", deadline);
+  cluster.signal(launcher, SIGTSTP);
+  const pid_t process = cluster.pid(launcher);
+  const auto all_stopped = [&] {
+    if (state_of(process) != 'T') return false;
+    const auto children = content_of(fmt::format("/proc/{0}/task/{0}/children", process));
+    std::istringstream numbers(children);
+    int stopped = 0;
+    for (pid_t child = 0; numbers >> child;) stopped += state_of(child) == 'T' ? 1 : 0;
+    return stopped >= 2;
+  };
+  while (!all_stopped() && !deadline.expired()) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(all_stopped());
+  std::this_thread::sleep_for(7s);  // more than twice what a task may be silent for
+  cluster.signal(launcher, SIGCONT);
+  gate.open();
+  const auto result = cluster.wait(launcher, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("SIGTSTP: 2 tasks stop until this launcher is continued"),
+                                   HasSubstr("worker/0 has gone on"), HasSubstr("worker/1 has gone on")));
+}
+
 TEST_F(LauncherTest, QuitPrintsTheStacksOfAllTasksAndTheJobGoesOn) {
   const Gate gate;
   const int launcher =

@@ -254,6 +254,16 @@ void Launcher::read_signals() {
   }
 }
 
+// Also where the launcher has been continued by a signal of somebody who had stopped all.
+void Launcher::suspend_tasks(bool stops) {
+  if (stops)
+    say(fmt::format("SIGTSTP: {} tasks stop until this launcher is continued (fg, or SIGCONT)",
+                    tasks_.size()));
+  for (const auto& task : tasks_) {
+    if (task.process && task.process->running()) kill(-task.process->pid(), stops ? SIGSTOP : SIGCONT);
+  }
+}
+
 // `muster run | head` ends as a program does that SIGPIPE ends.
 void Launcher::check_output() {
   if (signals_.outlives_readers() || interrupted_ || !output_->reader_is_gone()) return;

@@ -65,6 +65,7 @@ class Launcher {
   void start(size_t index);
 
   void poll_once();
+  void suspend_tasks(bool stops);
   void read_signals();
   void check_output();
   void interrupt(int signal, const std::string& what);
@@ -102,7 +103,7 @@ class Launcher {
   const bool goes_on_;  // when a worker fails
   OrphanReaper reaper_;
   const AdoptedProcesses adopted_;
-  const LauncherSignals signals_;
+  const LauncherSignals signals_{[this](bool stops) { suspend_tasks(stops); }};
   int wake_ = -1;  // an eventfd: the job was aborted, or all nodes are done
   std::unique_ptr<TaskOutput> output_;
   std::unique_ptr<NodeRendezvous> nodes_;

@@ -19,12 +19,14 @@ bool is_ignored(int number) {
 
 // A signal that is blocked would be read from the descriptor even where it is ignored. SIGPIPE is blocked
 // only: a write to a reader who is gone then fails, and the tasks find it as it was.
-LauncherSignals::LauncherSignals() : outlives_readers_(is_ignored(SIGPIPE)) {
+LauncherSignals::LauncherSignals(std::function<void(bool stops)> suspend)
+    : suspend_(std::move(suspend)), outlives_readers_(is_ignored(SIGPIPE)) {
   sigset_t mask;
   sigemptyset(&mask);
   for (const int number : kNumbers) {
     if (!is_ignored(number)) sigaddset(&mask, number);
   }
+  if (!is_ignored(SIGTSTP)) sigaddset(&mask, SIGTSTP);
   signal(SIGCHLD, SIG_DFL);  // where it is ignored, nobody could tell how a task ended
   sigaddset(&mask, SIGCHLD);
   descriptor_ = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -40,7 +42,13 @@ std::optional<int> LauncherSignals::next() const {
   signalfd_siginfo info{};
   while (read(descriptor_, &info, sizeof(info)) == sizeof(info)) {
     const auto number = static_cast<int>(info.ssi_signo);
-    if (number != SIGCHLD) return number;
+    if (number == SIGTSTP) {
+      if (suspend_) suspend_(/*stops=*/true);
+      ::raise(SIGSTOP);
+      if (suspend_) suspend_(/*stops=*/false);
+    } else if (number != SIGCHLD) {
+      return number;
+    }
   }
   return std::nullopt;
 }
