@@ -94,7 +94,7 @@ function(muster_discover_tests target)
 endfunction()
 
 function(muster_room_bench name)
-  if(NOT MUSTER_BUILD_TESTS)
+  if(NOT MUSTER_BUILD_TESTS OR MUSTER_SANITIZE)
     return()
   endif()
   cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
