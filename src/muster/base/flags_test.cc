@@ -1,8 +1,11 @@
 #include "muster/base/flags.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/text.h"

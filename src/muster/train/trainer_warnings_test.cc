@@ -2,7 +2,9 @@
 // what they seem, flags without effect.
 
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/train/trainer_test.h"
