@@ -18,8 +18,6 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 class TrainerGuards : public ::testing::TestWithParam<Setup> {};
 INSTANTIATE_TEST_SUITE_P(Setups, TrainerGuards,
                          ::testing::Values(Setup{1}, Setup{2}, Setup{3}, Setup{2, false}), setup_name);
@@ -393,33 +391,33 @@ TEST(TrainerRefuses, OtherParametersWithParameterServersByName) {
   }
 }
 
-struct OddImpl : torch::nn::Module {
-  OddImpl() { register_module("fc", fc); }
+struct OneLayerImpl : torch::nn::Module {
+  OneLayerImpl() { register_module("fc", fc); }
   torch::nn::Linear fc{3, 2};
 };
-TORCH_MODULE(Odd);
+TORCH_MODULE(OneLayer);
 
 // Alone as on several workers: a program does not fail only when it is given more of them.
 TEST(TrainerRefuses, TensorsThatCantBeMadeTheChiefs) {
   Job job(Config{});
-  const auto error_with = [&](const std::function<void(Odd&)>& add) {
-    Odd net;
+  const auto error_with = [&](const std::function<void(OneLayer&)>& add) {
+    OneLayer net;
     add(net);
     return error_of([&] { const Trainer trainer(job, net, sgd_rule()); });
   };
-  EXPECT_THAT(error_with([](Odd& net) {
+  EXPECT_THAT(error_with([](OneLayer& net) {
                 net->register_buffer("mean", torch::zeros({4}).expand({3, 4}));
               }),
               HasSubstr("several elements of the buffer mean lie in the same memory, as after expand()"));
-  EXPECT_THAT(error_with([](Odd& net) { net->register_buffer("graph", torch::eye(3).to_sparse()); }),
+  EXPECT_THAT(error_with([](OneLayer& net) { net->register_buffer("graph", torch::eye(3).to_sparse()); }),
               HasSubstr("the buffer graph is sparse"));
-  EXPECT_THAT(error_with([](Odd& net) {
+  EXPECT_THAT(error_with([](OneLayer& net) {
                 const c10::InferenceMode inference;
                 net->fc->bias =
                     net->fc->register_parameter("more", torch::ones({2}), /*requires_grad=*/false);
               }),
               HasSubstr("the parameter fc.more was made within torch::InferenceMode"));
-  EXPECT_THAT(error_with([](Odd& net) { net->register_parameter("twice", net->fc->bias * 2); }),
+  EXPECT_THAT(error_with([](OneLayer& net) { net->register_parameter("twice", net->fc->bias * 2); }),
               HasSubstr("the parameter twice is the result of a computation"));
 }
 

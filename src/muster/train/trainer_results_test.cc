@@ -17,8 +17,6 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 Setup one_worker(const std::string& strategy) {
   return {.workers = 1, .servers = 1, .configure = [=](Config& config) { config.strategy = strategy; }};
 }

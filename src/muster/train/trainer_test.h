@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -149,6 +150,8 @@ inline int64_t steps_of(Job& job, int64_t batches_of_a_worker) {
 inline Tensor random(at::IntArrayRef shape, uint64_t seed) {
   return torch::randn(shape, torch::make_generator<at::CPUGeneratorImpl>(seed));
 }
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
