@@ -1,0 +1,73 @@
+#pragma once
+
+// What runs a graph (graph.h).
+//
+//   muster::Session session("local", graph);
+//   session.run({}, {}, {graph.initializer()});
+//   torch::Tensor y_value = session.run({y}, {{x, images}}).front();
+//
+// "local" runs in this process, without any network. Variables live in the session.
+//
+// Thread-safe, also while others run; the graph must not grow meanwhile. A run blocks until it is done. It
+// throws InvalidArgument for fetches, feeds and targets that the graph does not have, for feeds of another
+// type or shape than their placeholder, and for an operator that fails, with the node and where it was made.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/graph.h"
+
+namespace muster {
+
+/// A part of a graph that is compiled once and run often. Copies stand for the same one. It must not outlive
+/// its session.
+class Callable {
+ public:
+  /// The values of the feeds, in the order in which they were named; the fetches, likewise.
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& feeds = {}) const;
+
+  /// For Muster's own rooms.
+  struct State;
+  explicit Callable(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Session {
+ public:
+  /// What a run is given: outputs, most often placeholders, and their values.
+  using Feeds = std::vector<std::pair<Output, at::Tensor>>;
+
+  struct Options {
+    bool fold_constants = true;        ///< Compute what depends on constants alone once.
+    bool share_subexpressions = true;  ///< Compute what is written twice once.
+    bool join_gradients = true;        ///< Run the derivatives of neighbours as one pass of autograd.
+  };
+
+  /// The graph outlives the session. Throws InvalidArgument for a target that is none.
+  Session(const std::string& target, const Graph& graph, Options options);
+  Session(const std::string& target, const Graph& graph) : Session(target, graph, Options()) {}
+  ~Session();
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+
+  /// Computes the fetches and runs the targets, with what they need and nothing else. Nobody but the caller
+  /// has the results. What the same outputs and nodes were asked for before is not compiled again.
+  std::vector<at::Tensor> run(const std::vector<Output>& fetches, const Feeds& feeds = {},
+                              const std::vector<Node>& targets = {});
+
+  /// The same, compiled once: calling it costs little more than the operators themselves.
+  Callable make_callable(const std::vector<Output>& feeds, const std::vector<Output>& fetches,
+                         const std::vector<Node>& targets = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster

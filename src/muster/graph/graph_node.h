@@ -1,0 +1,95 @@
+#pragma once
+
+// What Graph, Node and Output stand for: the nodes of a graph, in the order in which they were made. A node
+// is made after those that it takes anything from, so that the order of their numbers is one in which they
+// can run.
+//
+// Not thread-safe, as Graph.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include <ATen/core/jit_type.h>
+
+#include "muster/graph.h"
+#include "muster/graph/operator.h"
+#include "muster/graph/shape_inference.h"
+
+namespace muster::detail {
+
+/// What is known of a result before it is computed.
+struct OutputInfo {
+  c10::TypePtr type;                    ///< as the schema says
+  std::optional<at::ScalarType> dtype;  ///< of a tensor
+  Shape shape;                          ///< of a tensor
+  std::optional<Examples> examples;     ///< for the nodes that take it (shape_inference.h)
+};
+
+struct GraphNode {
+  GraphData* graph = nullptr;
+  int64_t id = 0;  ///< its place in the graph
+  std::string name;
+  OperatorPtr op;
+  std::vector<Argument> arguments;  ///< one for each of the schema's
+  std::vector<GraphNode*> control;  ///< nodes that run before it
+  std::string device;               ///< as it was asked for
+  GraphNode* colocated = nullptr;   ///< a node whose device it shares
+  std::source_location where;
+  std::vector<OutputInfo> outputs;
+
+  /// Calls `visit` with every output that it takes, in the order of the arguments. A variable that it only
+  /// changes is not one that it takes.
+  template <typename Visit>
+  void each_input(const Visit& visit) const {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].is_value() || op->writes(i)) continue;
+      for (const auto& output : arguments[i].outputs()) {
+        if (output.defined()) visit(output);
+      }
+    }
+  }
+
+  /// "node 'encoder/relu' (aten::relu, made at model.cc:17)", for messages.
+  std::string describe() const;
+};
+
+struct GraphData {
+  std::deque<GraphNode> nodes;  // a deque: nodes stay where they are
+  std::unordered_map<std::string, GraphNode*> names;
+  std::unordered_map<std::string, std::vector<OperatorPtr>> operators;  // those that were looked up
+  std::unordered_map<std::string, int> used_names;                      // the next number for "relu_1"
+  std::vector<GraphNode*> variables;
+  std::vector<GraphNode*> initializers;  // one for each variable
+  int64_t gradient_calls = 0;
+
+  // What scopes say of new nodes.
+  std::string scope;  // "encoder/", or empty
+  std::vector<std::function<std::string(const Node&)>> devices;
+  std::vector<GraphNode*> control;
+
+  /// A new node without a word of its arguments: Graph::add() and the functions of Graph check them.
+  GraphNode& make(OperatorPtr op, std::string_view name, bool is_name_given, std::source_location where);
+};
+
+/// What becomes of arguments: those for each of a schema's, with the defaults of the ones that are not given;
+/// or, where the schema does not take them, why not, and how many fitted until then.
+struct MatchedArguments {
+  std::vector<Argument> arguments;
+  std::string refusal;
+};
+MatchedArguments match_arguments(const Operator& op, const std::vector<Argument>& arguments,
+                                 const std::vector<NamedArgument>& named);
+
+/// "model.cc:17"
+std::string describe(const std::source_location& where);
+
+}  // namespace muster::detail

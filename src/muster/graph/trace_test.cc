@@ -1,0 +1,126 @@
+#include "muster/trace.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/error.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename Function>
+std::string trace_refusal(const Function& function) {
+  try {
+    function();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+struct ConvNetImpl : torch::nn::Module {
+  ConvNetImpl() {
+    encoder = register_module("encoder",
+                              torch::nn::Sequential(torch::nn::Conv2d(1, 4, 3), torch::nn::BatchNorm2d(4)));
+    decoder = register_module("decoder", torch::nn::Linear(4 * 36, 10));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = encoder->forward(x);
+    torch::relu_(x);
+    x = torch::max_pool2d(x, 2);
+    return decoder(x.view({x.size(0), -1}));
+  }
+  torch::nn::Sequential encoder{nullptr};
+  torch::nn::Linear decoder{nullptr};
+};
+TORCH_MODULE(ConvNet);
+
+TEST(Trace, ParametersAreVariablesAndNodesAreNamedAfterTheirModules) {
+  Graph graph;
+  ConvNet net;
+  const TracedModule traced = trace(graph, net, {torch::rand({2, 1, 14, 14})});
+  EXPECT_EQ(traced.inputs.front().shape().to_string(), "[N, 1, 14, 14]");
+  EXPECT_EQ(traced.outputs.front().shape().to_string(), "[N, 10]")
+      << "the batch stays open, though view() was told a number";
+  EXPECT_EQ(graph.find("encoder.0.weight").op(), "muster::variable");
+  EXPECT_EQ(graph.find("encoder.1.running_mean").op(), "muster::variable");
+  EXPECT_EQ(graph.find("encoder.1/relu").op(), "aten::relu") << "without parameters, as the node before it";
+  EXPECT_EQ(graph.find("decoder/addmm").op(), "aten::addmm");
+}
+
+TEST(Trace, LeavesTheModuleAsItWas) {
+  Graph graph;
+  ConvNet net;
+  torch::manual_seed(5);
+  const torch::Tensor next = torch::rand({3});
+  torch::manual_seed(5);
+  trace(graph, net, {torch::full({2, 1, 14, 14}, 3.0)});
+  EXPECT_EQ(net->named_buffers()["encoder.1.running_mean"].abs().sum().item<float>(), 0);
+  EXPECT_EQ(net->named_buffers()["encoder.1.num_batches_tracked"].item<int64_t>(), 0);
+  EXPECT_TRUE(torch::rand({3}).equal(next)) << "nor is a random number used";
+}
+
+TEST(Trace, SeveralModulesHaveNamesOfTheirOwn) {
+  Graph graph;
+  torch::nn::Linear net(3, 2);
+  trace(graph, net, {torch::rand({2, 3})}, "generator");
+  trace(graph, net, {torch::rand({2, 3})}, "critic");
+  EXPECT_TRUE(graph.find("generator.weight").defined());
+  EXPECT_TRUE(graph.find("critic.bias").defined());
+  EXPECT_TRUE(graph.find("critic/input").defined());
+}
+
+struct BranchImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return x.size(0) > 3 ? torch::tanh(x) : torch::sin(x); }
+};
+TORCH_MODULE(Branch);
+
+struct MeanImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return x * (1.0 / static_cast<double>(x.size(0))); }
+};
+TORCH_MODULE(Mean);
+
+struct SlicesImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor y = x.clone();
+    y.select(1, 0).zero_();
+    return y;
+  }
+};
+TORCH_MODULE(Slices);
+
+TEST(Trace, WhatATraceCannotHoldIsRefused) {
+  Graph graph;
+  Branch branch;
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, branch, {torch::rand({2, 3})});
+              }),
+              HasSubstr("aten::sin becomes aten::tanh"));
+  Mean mean;
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, mean, {torch::rand({2, 3})});
+              }),
+              HasSubstr("a number is 0.5 with a batch of 2"));
+  Slices slices;
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, slices, {torch::rand({2, 3})});
+              }),
+              HasSubstr("changes a part of a tensor in place"));
+  torch::nn::Linear linear(3, 2);
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, linear, {torch::rand({0, 3})});
+              }),
+              HasSubstr("a batch of 0 samples"));
+  EXPECT_THAT(trace_refusal([&] {
+                import_module(graph, "/nonexistent.pt", {torch::rand({2, 3})});
+              }),
+              HasSubstr("can't be read as a TorchScript file"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,694 @@
+#include "muster/runtime/compiler.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <set>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/optim/rule_text.h"
+
+namespace muster::detail {
+
+namespace {
+
+// A constant that is worked out beforehand is kept as long as the program; more than this is not.
+constexpr int64_t kMostFolded = 10 << 20;
+
+// Operators that change what they are given, though their schemas do not say so: running statistics.
+bool has_hidden_effect(const std::string& op) {
+  return op.find("batch_norm") != std::string::npos || op.find("instance_norm") != std::string::npos;
+}
+
+bool is_pure(const GraphNode& node) {
+  return node.op->kind() == OperatorKind::kLibtorch && node.op->is_pure() &&
+         !has_hidden_effect(node.op->name());
+}
+
+void append(std::string& key, const void* bytes, size_t size) {
+  key.append(static_cast<const char*>(bytes), size);
+}
+
+// Adds a value to a key that tells values apart; false where it can't.
+bool append_value(std::string& key, const c10::IValue& value) {
+  if (value.isNone()) {
+    key += 'n';
+  } else if (value.isInt()) {
+    const int64_t number = value.toInt();
+    key += 'i';
+    append(key, &number, sizeof number);
+  } else if (value.isDouble()) {
+    const double number = value.toDouble();
+    key += 'd';
+    append(key, &number, sizeof number);
+  } else if (value.isBool()) {
+    key += value.toBool() ? 't' : 'f';
+  } else if (value.isString()) {
+    key += 's';
+    key += std::to_string(value.toStringRef().size()) + ':' + value.toStringRef();
+  } else if (value.isIntList()) {
+    const auto list = value.toIntVector();
+    key += 'l' + std::to_string(list.size()) + ':';
+    append(key, list.data(), list.size() * sizeof(int64_t));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Compiler::compile() {
+  check_signature();
+  collect();
+  form_passes();
+  simplify();
+  find_roots();
+  want_results();
+  emit(order());
+  for (const auto& fetch : signature_.fetches) program_.fetches.push_back(source_of(fetch));
+  find_values_that_must_be_defined();
+  release();
+}
+
+// ---- What is needed.
+
+void Compiler::check_signature() const {
+  const GraphData* graph = nullptr;
+  const auto check = [&graph](const GraphNode* node, const char* what) {
+    if (node == nullptr) raise<InvalidArgument>("a {} is undefined", what);
+    if (graph != nullptr && node->graph != graph)
+      raise<InvalidArgument>("the {} '{}' is of another graph than the rest", what, node->name);
+    graph = node->graph;
+  };
+  for (const auto& output : signature_.fetches) check(output.get(), "fetch");
+  for (const auto& output : signature_.feeds) check(output.get(), "feed");
+  for (const auto& node : signature_.targets) check(node.get(), "target");
+}
+
+std::vector<Output> Compiler::inputs_of(const GraphNode& node) {
+  std::vector<Output> inputs;
+  node.each_input([&inputs](const Output& output) { inputs.push_back(output); });
+  return inputs;
+}
+
+void Compiler::collect() {
+  for (const auto& feed : signature_.feeds) {
+    if (!feed_slots_.emplace(key_of(feed), program_.slots).second)
+      raise<InvalidArgument>("'{}' is fed twice", feed.name());
+    program_.feeds.push_back(
+        {.name = feed.name(), .slot = program_.slots++, .dtype = feed.dtype(), .shape = feed.shape()});
+  }
+  std::set<int64_t> seen;
+  std::vector<const GraphNode*> left;
+  const auto need = [&](const Output& output) {
+    if (is_fed(output)) {
+      program_.feeds[feed_slots_.at(key_of(output))].is_used = true;
+    } else {
+      left.push_back(output.get());
+    }
+  };
+  for (const auto& fetch : signature_.fetches) need(fetch);
+  for (const auto& target : signature_.targets) left.push_back(target.get());
+  while (!left.empty()) {
+    const GraphNode* node = left.back();
+    left.pop_back();
+    if (!seen.insert(node->id).second) continue;
+    nodes_.push_back(node);
+    if (node->op->kind() == OperatorKind::kPlaceholder)
+      raise<InvalidArgument>("{} needs a value: feed it", node->describe());
+    node->each_input(need);
+    for (const auto* before : node->control) left.push_back(before);
+  }
+  std::sort(nodes_.begin(), nodes_.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
+}
+
+// ---- Derivatives.
+
+const GraphNode& Compiler::forward_of(const GraphNode& gradient) {
+  return *gradient.arguments[0].outputs().front().get();
+}
+
+Output Compiler::differentiated(const Output& gradient) {
+  const GraphNode& node = *gradient.get();
+  const auto position = node.arguments[2].value().toIntVector()[static_cast<size_t>(gradient.index())];
+  return inputs_of(forward_of(node))[static_cast<size_t>(position)];
+}
+
+void Compiler::form_passes() {
+  for (const auto* node : nodes_) {
+    if (node->op->kind() != OperatorKind::kGradient) continue;
+    for (const auto& output : node->arguments[0].outputs()) {
+      if (is_fed(output))
+        raise<InvalidArgument>("'{}' can't be fed here: {} needs to know how it was computed", output.name(),
+                               node->describe());
+    }
+    const GraphNode& forward = forward_of(*node);
+    // All of a task's nodes are one region, since nothing that leaves it comes back.
+    const int64_t region = options_.join_gradients ? 0 : forward.id + 1;
+    regions_[forward.id] = region;
+    Pass& pass = passes_[{node->arguments[3].value().toInt(), region}];
+    pass.region = region;
+    pass.nodes.push_back(node);
+    pass_of_node_[node->id] = &pass;
+  }
+  program_.has_tape = !passes_.empty();
+}
+
+bool Compiler::is_inside(const Pass& pass, const Output& output) const {
+  const auto found = regions_.find(output.get()->id);
+  return found != regions_.end() && found->second == pass.region && !is_fed(output);
+}
+
+Compiler::Pass* Compiler::pass_of(const Output& gradient) {
+  const auto found = pass_of_node_.find(gradient.get()->id);
+  return found == pass_of_node_.end() || is_fed(gradient) ? nullptr : found->second;
+}
+
+// Whether autograd adds up some of these itself, since they come from the pass that goes on with the sum.
+bool Compiler::is_summed_inside(const GraphNode& sum) {
+  const auto& parts = sum.arguments[0].outputs();
+  return std::any_of(parts.begin(), parts.end(), [this](const Output& part) {
+    const Pass* pass = pass_of(part);
+    return pass != nullptr && is_inside(*pass, differentiated(part));
+  });
+}
+
+// What is left to add up: one value of each pass, which has added up its own.
+std::vector<Output> Compiler::parts_of(const GraphNode& sum) {
+  std::vector<Output> parts;
+  std::set<const Pass*> seen;
+  for (const auto& part : sum.arguments[0].outputs()) {
+    const Pass* pass = pass_of(part);
+    if (pass == nullptr || seen.insert(pass).second) parts.push_back(part);
+  }
+  return parts;
+}
+
+void Compiler::find_roots() {
+  for (auto& [key, pass] : passes_) {
+    for (const auto* node : pass.nodes) {
+      const auto& outputs = node->arguments[0].outputs();
+      const auto& gradients = node->arguments[1].outputs();
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const GraphNode& from = *gradients[i].get();
+        if (pass_of(gradients[i]) == &pass) continue;
+        if (from.op->kind() == OperatorKind::kSumGradients && !is_fed(gradients[i]) &&
+            is_summed_inside(from)) {
+          for (const auto& part : from.arguments[0].outputs()) {
+            if (pass_of(part) != &pass) pass.roots.emplace_back(outputs[i], part);
+          }
+        } else {
+          pass.roots.emplace_back(outputs[i], gradients[i]);
+        }
+      }
+    }
+  }
+}
+
+// The value behind an output; of a gradient, that result of a pass, which is wanted from now on if so said.
+Compiler::Value Compiler::resolve(Output output, bool is_wanted) {
+  const auto result_of = [&](Pass* pass, const Output& of) -> Value {
+    auto found = pass->wanted.find(key_of(of));
+    if (found == pass->wanted.end()) {
+      MUSTER_CHECK(is_wanted, "a gradient was not wanted");
+      found = pass->wanted.emplace(key_of(of), static_cast<uint32_t>(pass->wanted.size())).first;
+    }
+    return {.pass = pass, .index = static_cast<int>(found->second)};
+  };
+  if (is_fed(output)) return {.node = output.get(), .index = output.index()};
+  if (const auto same = same_.find(output.get()->id); same != same_.end())
+    output = {const_cast<GraphNode*>(same->second), output.index()};
+  const GraphNode& node = *output.get();
+  if (Pass* pass = pass_of(output)) return result_of(pass, differentiated(output));
+  if (node.op->kind() == OperatorKind::kSumGradients) {
+    if (is_summed_inside(node)) {
+      for (const auto& part : node.arguments[0].outputs()) {
+        Pass* pass = pass_of(part);
+        if (pass != nullptr && is_inside(*pass, differentiated(part)))
+          return result_of(pass, differentiated(part));
+      }
+    }
+    const auto parts = parts_of(node);
+    if (parts.size() == 1) return resolve(parts.front(), is_wanted);
+  }
+  return {.node = &node, .index = output.index()};
+}
+
+// Looks at every use of a gradient outside its pass.
+void Compiler::want_results() {
+  const auto want = [this](const Output& output) { static_cast<void>(resolve(output, /*is_wanted=*/true)); };
+  for (const auto* node : nodes_) {
+    const auto kind = node->op->kind();
+    if (kind == OperatorKind::kGradient) continue;
+    if (kind == OperatorKind::kSumGradients) {
+      if (!is_summed_inside(*node)) {
+        for (const auto& part : parts_of(*node)) want(part);
+      }
+      continue;
+    }
+    node->each_input(want);
+  }
+  for (const auto& fetch : signature_.fetches) want(fetch);
+  for (auto& [key, pass] : passes_) {
+    for (const auto& [output, gradient] : pass.roots) want(gradient);
+  }
+}
+
+// ---- What need not be computed in each run.
+
+bool Compiler::is_constant(const Output& output) const {
+  return !is_fed(output) &&
+         (output.get()->op->kind() == OperatorKind::kConstant || constants_.contains(output.get()->id));
+}
+
+std::optional<std::vector<c10::IValue>> Compiler::folded(const GraphNode& node) const {
+  for (const auto& input : inputs_of(node)) {
+    if (!is_constant(input)) return std::nullopt;
+  }
+  for (const auto& output : node.outputs) {
+    if (output.type->kind() != c10::TypeKind::TensorType) continue;
+    if (!output.dtype || !output.shape.known()) return std::nullopt;
+    int64_t bytes = static_cast<int64_t>(c10::elementSize(*output.dtype));
+    for (const auto& size : output.shape.sizes()) bytes *= size.fixed;
+    if (bytes > kMostFolded) return std::nullopt;
+  }
+  const auto value_of = [this](const Output& output) -> c10::IValue {
+    if (!output.defined()) return {};
+    const auto found = constants_.find(output.get()->id);
+    return found == constants_.end() ? output.get()->arguments[0].value()
+                                     : found->second[static_cast<size_t>(output.index())];
+  };
+  torch::jit::Stack stack;
+  const auto& formals = node.op->schema().arguments();
+  for (size_t i = 0; i < formals.size(); ++i) {
+    const Argument& argument = node.arguments[i];
+    if (argument.is_list()) {
+      c10::TypePtr type = formals[i].type();
+      if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+      c10::impl::GenericList list(type->expectRef<c10::ListType>().getElementType());
+      for (const auto& output : argument.outputs()) list.push_back(value_of(output));
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.push_back(argument.is_value() ? argument.value() : value_of(argument.outputs().front()));
+    }
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  try {
+    node.op->call(stack);
+  } catch (const std::exception&) {
+    return std::nullopt;  // it fails when it runs, with its name
+  }
+  if (stack.size() != node.outputs.size()) return std::nullopt;
+  return stack;
+}
+
+// A text that is the same for nodes that compute the same.
+std::optional<std::string> Compiler::expression(const GraphNode& node) const {
+  std::string key = node.op->name();
+  const auto append_output = [&key, this](const Output& output) {
+    if (!output.defined()) {
+      key += 'u';
+      return;
+    }
+    const auto same = same_.find(output.get()->id);
+    const int64_t id = is_fed(output) || same == same_.end() ? output.get()->id : same->second->id;
+    const int index = output.index();
+    key += 'o';
+    append(key, &id, sizeof id);
+    append(key, &index, sizeof index);
+  };
+  for (const auto& argument : node.arguments) {
+    if (argument.is_value()) {
+      if (!append_value(key, argument.value())) return std::nullopt;
+      continue;
+    }
+    key += argument.is_list() ? 'L' + std::to_string(argument.outputs().size()) + ':' : "O";
+    for (const auto& output : argument.outputs()) append_output(output);
+  }
+  for (const auto* before : node.control) append_output({const_cast<GraphNode*>(before), -1});
+  return key;
+}
+
+void Compiler::simplify() {
+  std::unordered_map<std::string, const GraphNode*> expressions;
+  for (const auto* node : nodes_) {
+    if (!is_pure(*node) || regions_.contains(node->id)) continue;
+    if (options_.fold_constants && node->control.empty()) {
+      if (auto results = folded(*node)) {
+        constants_.emplace(node->id, std::move(*results));
+        continue;
+      }
+    }
+    if (!options_.share_subexpressions) continue;
+    if (const auto key = expression(*node)) {
+      const auto [first, is_new] = expressions.emplace(*key, node);
+      if (!is_new) same_.emplace(node->id, first->second);
+    }
+  }
+}
+
+// ---- The order.
+
+std::vector<Compiler::Unit> Compiler::order() {
+  std::vector<Unit> units;
+  std::unordered_map<int64_t, size_t> of_node;
+  std::unordered_map<const Pass*, size_t> of_pass;
+  for (auto& [key, pass] : passes_) {
+    of_pass[&pass] = units.size();
+    units.push_back({.pass = &pass, .priority = pass.nodes.front()->id});
+  }
+  for (const auto* node : nodes_) {
+    if (const auto pass = pass_of_node_.find(node->id); pass != pass_of_node_.end()) {
+      of_node[node->id] = of_pass.at(pass->second);
+      continue;
+    }
+    if (constants_.contains(node->id) || same_.contains(node->id)) continue;
+    of_node[node->id] = units.size();
+    units.push_back({.node = node, .priority = node->id});
+  }
+  const auto before = [&](size_t first, size_t second) {
+    if (first == second) return;
+    units[first].followers.push_back(second);
+    ++units[second].missing;
+  };
+  const auto needs = [&](size_t unit, const Output& output) {
+    if (is_fed(output) || is_constant(output)) return;
+    const Value value = resolve(output, /*is_wanted=*/false);
+    before(value.pass != nullptr ? of_pass.at(value.pass) : of_node.at(value.node->id), unit);
+  };
+  const auto comes_after = [&](size_t unit, const GraphNode& node) {
+    for (const auto* control : node.control) {
+      const auto same = same_.find(control->id);
+      const auto found = of_node.find(same == same_.end() ? control->id : same->second->id);
+      if (found != of_node.end()) before(found->second, unit);
+    }
+  };
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (units[i].node != nullptr) {
+      const GraphNode& node = *units[i].node;
+      comes_after(i, node);
+      if (node.op->kind() == OperatorKind::kSumGradients) {
+        if (is_summed_inside(node)) continue;
+        for (const auto& part : parts_of(node)) needs(i, part);
+      } else {
+        node.each_input([&](const Output& input) { needs(i, input); });
+      }
+    } else {
+      for (const auto* node : units[i].pass->nodes) comes_after(i, *node);
+      for (const auto& [output, gradient] : units[i].pass->roots) {
+        needs(i, output);
+        needs(i, gradient);
+      }
+    }
+  }
+  using Entry = std::pair<int64_t, size_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (units[i].missing == 0) ready.emplace(units[i].priority, i);
+  }
+  std::vector<Unit> ordered;
+  while (!ready.empty()) {
+    const size_t next = ready.top().second;
+    ready.pop();
+    for (const size_t follower : units[next].followers) {
+      if (--units[follower].missing == 0) ready.emplace(units[follower].priority, follower);
+    }
+    ordered.push_back(units[next]);
+  }
+  if (ordered.size() != units.size()) {
+    for (const auto& unit : units) {
+      if (unit.missing > 0 && unit.node != nullptr)
+        raise<InvalidArgument>("the graph has a cycle through {}", unit.node->describe());
+    }
+    raise<InvalidArgument>("the graph has a cycle through its derivatives");
+  }
+  return ordered;
+}
+
+// ---- Instructions.
+
+Source Compiler::constant(c10::IValue value) {
+  program_.constants.push_back(std::move(value));
+  return {Source::Kind::kConstant, static_cast<uint32_t>(program_.constants.size() - 1)};
+}
+
+Source Compiler::source_of(const Output& output) {
+  if (!output.defined()) return constant({});
+  if (is_fed(output)) return {Source::Kind::kSlot, feed_slots_.at(key_of(output))};
+  if (is_constant(output)) {
+    const auto found = constant_indices_.find(key_of(output));
+    if (found != constant_indices_.end()) return {Source::Kind::kConstant, found->second};
+    const auto folded = constants_.find(output.get()->id);
+    const Source source =
+        constant(folded == constants_.end() ? output.get()->arguments[0].value()
+                                            : folded->second[static_cast<size_t>(output.index())]);
+    constant_indices_.emplace(key_of(output), source.index);
+    return source;
+  }
+  return {Source::Kind::kSlot, slot_of(resolve(output, /*is_wanted=*/false))};
+}
+
+uint32_t Compiler::slot_of(const Value& value) {
+  if (value.pass != nullptr) return value.pass->first_slot + static_cast<uint32_t>(value.index);
+  return slots_.at(value.node->id) + static_cast<uint32_t>(value.index);
+}
+
+// The output without its history, for the nodes of a region. It needs a gradient if a pass wants one.
+Source Compiler::leaf_of(const Output& output, int64_t region) {
+  const auto key = std::pair(key_of(output), region);
+  if (const auto found = leaves_.find(key); found != leaves_.end())
+    return {Source::Kind::kSlot, found->second};
+  const bool is_wanted = std::any_of(passes_.begin(), passes_.end(), [&](const auto& entry) {
+    return entry.second.region == region && entry.second.wanted.contains(key_of(output));
+  });
+  const Source source = source_of(output);
+  const bool has_history = regions_.contains(output.get()->id) && !is_fed(output);
+  if (!is_wanted && !has_history) return source;
+  Instruction& made = emit(InstructionKind::kLeaf, *output.get(), {source}, 1);
+  made.on_tape = true;
+  made.detail = is_wanted ? 1 : 0;
+  leaves_.emplace(key, made.result);
+  return {Source::Kind::kSlot, made.result};
+}
+
+Source Compiler::source_of(const Argument& argument, const c10::Argument& formal, const GraphNode& node) {
+  const auto region = regions_.find(node.id);
+  const auto source = [&](const Output& output) {
+    if (region == regions_.end() || !output.defined()) return source_of(output);
+    const auto from = regions_.find(output.get()->id);
+    const bool is_same_region = from != regions_.end() && from->second == region->second && !is_fed(output);
+    return is_same_region ? source_of(output) : leaf_of(output, region->second);
+  };
+  if (argument.is_value()) return constant(argument.value());
+  if (!argument.is_list()) return source(argument.outputs().front());
+  c10::TypePtr type = formal.type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  SourceList list{.element = type->expectRef<c10::ListType>().getElementType()};
+  for (const auto& output : argument.outputs()) list.sources.push_back(source(output));
+  program_.lists.push_back(std::move(list));
+  return {Source::Kind::kList, static_cast<uint32_t>(program_.lists.size() - 1)};
+}
+
+Instruction& Compiler::emit(InstructionKind kind, const GraphNode& node, const std::vector<Source>& sources,
+                            uint32_t results) {
+  if (sources.size() > std::numeric_limits<uint16_t>::max())
+    raise<InvalidArgument>("{} has {} arguments: too many", node.describe(), sources.size());
+  Instruction made{.kind = kind,
+                   .sources = static_cast<uint16_t>(sources.size()),
+                   .first_source = static_cast<uint32_t>(program_.sources.size()),
+                   .result = program_.slots,
+                   .results = results,
+                   .node = static_cast<uint32_t>(program_.nodes.size())};
+  program_.sources.insert(program_.sources.end(), sources.begin(), sources.end());
+  program_.slots += results;
+  program_.nodes.push_back({.name = node.name, .op = node.op->name(), .where = node.where});
+  return program_.instructions.emplace_back(made);
+}
+
+uint32_t Compiler::variable_index(const GraphNode& variable) {
+  const auto [found, is_new] =
+      variables_.emplace(&variable, static_cast<uint32_t>(program_.variables.size()));
+  if (is_new) program_.variables.push_back(&container_.get(variable.name));
+  return found->second;
+}
+
+void Compiler::emit(const std::vector<Unit>& units) {
+  for (const auto& unit : units) {
+    if (unit.pass != nullptr) {
+      emit_pass(*unit.pass);
+    } else {
+      emit_node(*unit.node);
+    }
+  }
+  // The last pass over a tape lets it go.
+  std::set<int64_t> seen;
+  size_t number = program_.gradients.size();
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    if (unit->pass == nullptr || unit->pass->wanted.empty()) continue;
+    program_.gradients[--number].is_last = seen.insert(unit->pass->region).second;
+  }
+}
+
+void Compiler::emit_node(const GraphNode& node) {
+  switch (node.op->kind()) {
+    case OperatorKind::kLibtorch: {
+      const auto& formals = node.op->schema().arguments();
+      std::vector<Source> sources;
+      for (size_t i = 0; i < formals.size(); ++i)
+        sources.push_back(source_of(node.arguments[i], formals[i], node));
+      Instruction& made =
+          emit(InstructionKind::kCall, node, sources, static_cast<uint32_t>(node.outputs.size()));
+      made.on_tape = regions_.contains(node.id);
+      made.gives_list = node.op->schema().returns().size() == 1 &&
+                        node.op->schema().returns().front().type()->kind() == c10::TypeKind::ListType &&
+                        node.outputs.front().type->kind() == c10::TypeKind::TensorType;
+      made.detail = static_cast<uint32_t>(program_.operators.size());
+      program_.operators.push_back(node.op);
+      slots_[node.id] = made.result;
+      break;
+    }
+    case OperatorKind::kVariable: {
+      Instruction& made = emit(InstructionKind::kRead, node, {}, 1);
+      made.detail = variable_index(node);
+      slots_[node.id] = made.result;
+      break;
+    }
+    case OperatorKind::kRead: {
+      Instruction& made = emit(InstructionKind::kRead, node, {}, 1);
+      made.detail = variable_index(*node.arguments[0].outputs().front().get());
+      slots_[node.id] = made.result;
+      break;
+    }
+    case OperatorKind::kAssign: {
+      const Source value = source_of(node.arguments[1].outputs().front());
+      Instruction& made = emit(InstructionKind::kAssign, node, {value}, 1);
+      made.detail = variable_index(*node.arguments[0].outputs().front().get());
+      slots_[node.id] = made.result;
+      break;
+    }
+    case OperatorKind::kUpdate: {
+      const Argument& lr = node.arguments[3];
+      const std::vector<Source> sources = {source_of(node.arguments[1].outputs().front()),
+                                           lr.is_value() ? constant({}) : source_of(lr.outputs().front())};
+      const uint32_t variable = variable_index(*node.arguments[0].outputs().front().get());
+      Instruction& made = emit(InstructionKind::kUpdate, node, sources, 0);
+      made.detail = static_cast<uint32_t>(program_.updates.size());
+      program_.updates.push_back({variable, parse_rule(node.arguments[2].value().toStringRef())});
+      break;
+    }
+    case OperatorKind::kSumGradients: {
+      if (is_summed_inside(node)) break;
+      const auto parts = parts_of(node);
+      if (parts.size() == 1) break;
+      std::vector<Source> sources;
+      for (const auto& part : parts) sources.push_back(source_of(part));
+      slots_[node.id] = emit(InstructionKind::kSum, node, sources, 1).result;
+      break;
+    }
+    case OperatorKind::kPlaceholder:
+    case OperatorKind::kConstant:
+    case OperatorKind::kGradient:
+    case OperatorKind::kGroup:
+      break;
+  }
+}
+
+void Compiler::emit_pass(Pass& pass) {
+  if (pass.wanted.empty()) return;
+  GradientPass made;
+  for (const auto& [output, gradient] : pass.roots) {
+    made.roots.push_back(slot_of({.node = output.get(), .index = output.index()}));
+    made.gradients.push_back(source_of(gradient));
+  }
+  made.wanted.resize(pass.wanted.size());
+  for (const auto& [key, number] : pass.wanted) {
+    const auto leaf = leaves_.find({key, pass.region});
+    made.wanted[number] =
+        leaf != leaves_.end() ? leaf->second : slots_.at(key.first) + static_cast<uint32_t>(key.second);
+  }
+  Instruction& instruction = emit(InstructionKind::kGradient, *pass.nodes.front(), made.gradients,
+                                  static_cast<uint32_t>(made.wanted.size()));
+  instruction.detail = static_cast<uint32_t>(program_.gradients.size());
+  pass.first_slot = instruction.result;
+  program_.gradients.push_back(std::move(made));
+}
+
+// Sums, passes and updates take a missing gradient as what it is; operators and callers need zeros.
+void Compiler::find_values_that_must_be_defined() {
+  std::vector<bool> needed(program_.slots, false);
+  const auto need = [&](const Source& source) {
+    if (source.kind == Source::Kind::kSlot) needed[source.index] = true;
+    if (source.kind != Source::Kind::kList) return;
+    for (const auto& each : program_.lists[source.index].sources) {
+      if (each.kind == Source::Kind::kSlot) needed[each.index] = true;
+    }
+  };
+  for (const auto& fetch : program_.fetches) need(fetch);
+  for (auto instruction = program_.instructions.rbegin(); instruction != program_.instructions.rend();
+       ++instruction) {
+    if (instruction->kind == InstructionKind::kGradient) {
+      auto& pass = program_.gradients[instruction->detail];
+      for (uint32_t i = 0; i < instruction->results; ++i)
+        pass.must_be_defined.push_back(needed[instruction->result + i]);
+      continue;
+    }
+    if (instruction->kind == InstructionKind::kUpdate) continue;
+    if (instruction->kind == InstructionKind::kSum && !needed[instruction->result]) continue;
+    for (uint32_t i = 0; i < instruction->sources; ++i) need(program_.sources[instruction->first_source + i]);
+  }
+}
+
+// Slots are let go of by the last instruction that uses them; a call that uses one last takes it over.
+void Compiler::release() {
+  std::vector<char> is_needed(program_.slots, 0);
+  for (const auto& fetch : program_.fetches) {
+    if (fetch.kind == Source::Kind::kSlot) is_needed[fetch.index] = 1;
+  }
+  const auto visit = [this](const Source& source, const auto& use) {
+    if (source.kind == Source::Kind::kSlot) use(source.index);
+    if (source.kind != Source::Kind::kList) return;
+    for (const auto& each : program_.lists[source.index].sources) {
+      if (each.kind == Source::Kind::kSlot) use(each.index);
+    }
+  };
+  for (auto instruction = program_.instructions.rbegin(); instruction != program_.instructions.rend();
+       ++instruction) {
+    std::vector<uint32_t> ending;
+    const auto use = [&](uint32_t slot) {
+      if (!std::exchange(is_needed[slot], 1)) ending.push_back(slot);
+    };
+    for (uint32_t i = 0; i < instruction->results; ++i) use(instruction->result + i);  // nobody needs it
+    for (uint32_t i = 0; i < instruction->sources; ++i)
+      visit(program_.sources[instruction->first_source + i], use);
+    if (instruction->kind == InstructionKind::kGradient) {
+      for (const uint32_t slot : program_.gradients[instruction->detail].roots) use(slot);
+      for (const uint32_t slot : program_.gradients[instruction->detail].wanted) use(slot);
+    }
+    if (instruction->kind == InstructionKind::kCall || instruction->kind == InstructionKind::kAssign) {
+      // The last of the arguments that name the slot takes it, unless it is in a list too.
+      std::set<uint32_t> listed;
+      for (uint32_t i = 0; i < instruction->sources; ++i) {
+        const Source& source = program_.sources[instruction->first_source + i];
+        if (source.kind == Source::Kind::kList)
+          visit(source, [&listed](uint32_t slot) { listed.insert(slot); });
+      }
+      for (uint32_t i = instruction->sources; i-- > 0;) {
+        Source& source = program_.sources[instruction->first_source + i];
+        if (source.kind != Source::Kind::kSlot || listed.contains(source.index)) continue;
+        const auto found = std::find(ending.begin(), ending.end(), source.index);
+        if (found == ending.end()) continue;
+        source.kind = Source::Kind::kLastUse;
+        ending.erase(found);
+      }
+    }
+    instruction->first_released = static_cast<uint32_t>(program_.released.size());
+    instruction->released = static_cast<uint32_t>(ending.size());
+    program_.released.insert(program_.released.end(), ending.begin(), ending.end());
+  }
+}
+
+}  // namespace muster::detail

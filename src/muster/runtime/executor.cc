@@ -1,0 +1,264 @@
+#include "muster/runtime/executor.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "muster/base/error.h"
+
+namespace muster::detail {
+
+namespace {
+
+// Off the tape nothing is recorded, and autograd's part of the dispatcher is left out; on it, it records.
+class TapeMode {
+ public:
+  TapeMode() : gradients_(false) { below_.emplace(); }
+
+  void set(bool on_tape) {
+    if (on_tape == !below_.has_value()) return;
+    if (on_tape) {
+      below_.reset();
+      at::GradMode::set_enabled(true);
+    } else {
+      at::GradMode::set_enabled(false);
+      below_.emplace();
+    }
+  }
+
+ private:
+  at::AutoGradMode gradients_;  // what it was is restored at the end
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below_;
+};
+
+}  // namespace
+
+std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds) {
+  auto frame = take_frame();
+  feed(*frame, feeds);
+  execute(*frame);
+  std::vector<at::Tensor> results;
+  results.reserve(program_->fetches.size());
+  for (const auto& fetch : program_->fetches) results.push_back(fetched(fetch, *frame));
+  give_back(std::move(frame));
+  return results;
+}
+
+std::unique_ptr<Executor::Frame> Executor::take_frame() {
+  {
+    const MutexLock lock(mutex_);
+    if (!frames_.empty()) {
+      auto frame = std::move(frames_.back());
+      frames_.pop_back();
+      return frame;
+    }
+  }
+  auto frame = std::make_unique<Frame>();
+  frame->slots.resize(program_->slots);
+  return frame;
+}
+
+// A frame of a run that failed is not given back, but dropped with what is in it.
+void Executor::give_back(std::unique_ptr<Frame> frame) {
+  for (const auto& feed : program_->feeds) frame->slots[feed.slot] = {};
+  for (const auto& fetch : program_->fetches) {
+    if (fetch.kind == Source::Kind::kSlot) frame->slots[fetch.index] = {};
+  }
+  const MutexLock lock(mutex_);
+  frames_.push_back(std::move(frame));
+}
+
+void Executor::feed(Frame& frame, const std::vector<at::Tensor>& feeds) const {
+  MUSTER_CHECK(feeds.size() == program_->feeds.size(), "{} feeds for {}", feeds.size(),
+               program_->feeds.size());
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    const auto& expected = program_->feeds[i];
+    const at::Tensor& given = feeds[i];
+    if (!given.defined()) raise<InvalidArgument>("'{}' is fed an undefined tensor", expected.name);
+    if (expected.dtype && given.scalar_type() != *expected.dtype)
+      raise<InvalidArgument>("'{}' is fed a tensor of type {}; expected {}", expected.name,
+                             c10::toString(given.scalar_type()), c10::toString(*expected.dtype));
+    if (!expected.shape.accepts(given.sizes()))
+      raise<InvalidArgument>("'{}' is fed a tensor of sizes {}; expected {}", expected.name,
+                             Shape(given.sizes()).to_string(), expected.shape.to_string());
+    if (expected.is_used) frame.slots[expected.slot] = given;
+  }
+}
+
+c10::IValue Executor::value(const Source& source, Frame& frame) const {
+  switch (source.kind) {
+    case Source::Kind::kConstant:
+      return program_->constants[source.index];
+    case Source::Kind::kSlot:
+      return frame.slots[source.index];
+    case Source::Kind::kLastUse:
+      return std::move(frame.slots[source.index]);
+    case Source::Kind::kList:
+      break;
+  }
+  const SourceList& list = program_->lists[source.index];
+  c10::impl::GenericList made(list.element);
+  made.reserve(list.sources.size());
+  for (const auto& each : list.sources) made.push_back(value(each, frame));
+  return made;
+}
+
+void Executor::execute(Frame& frame) const {
+  TapeMode tape;
+  const Instruction* instruction = nullptr;
+  try {
+    for (const auto& each : program_->instructions) {
+      instruction = &each;
+      tape.set(each.on_tape);
+      const Source* sources = program_->sources.data() + each.first_source;
+      switch (each.kind) {
+        case InstructionKind::kCall:
+          call(each, frame);
+          break;
+        case InstructionKind::kRead:
+          frame.slots[each.result] = program_->variables[each.detail]->read();
+          break;
+        case InstructionKind::kAssign: {
+          Variable& variable = *program_->variables[each.detail];
+          variable.assign(std::move(value(sources[0], frame)).toTensor());
+          frame.slots[each.result] = variable.read();
+          break;
+        }
+        case InstructionKind::kUpdate: {
+          const auto& update = program_->updates[each.detail];
+          const auto lr = value(sources[1], frame);
+          const auto gradient = value(sources[0], frame);
+          if (!gradient.isTensor() || !gradient.toTensor().defined()) break;
+          program_->variables[update.variable]->update(
+              *update.rule, gradient.toTensor(),
+              lr.isNone() ? std::nullopt : std::optional(lr.toTensor().item<double>()));
+          break;
+        }
+        case InstructionKind::kLeaf: {
+          at::Tensor leaf = value(sources[0], frame).toTensor().detach();
+          if (each.detail != 0) leaf.requires_grad_();
+          frame.slots[each.result] = std::move(leaf);
+          break;
+        }
+        case InstructionKind::kGradient:
+          pass(each, frame);
+          break;
+        case InstructionKind::kSum:
+          sum(each, frame);
+          break;
+      }
+      const uint32_t* released = program_->released.data() + each.first_released;
+      for (uint32_t i = 0; i < each.released; ++i) frame.slots[released[i]] = {};
+    }
+  } catch (const c10::Error& error) {
+    raise<InvalidArgument>("{}: {}", program_->nodes[instruction->node].to_string(),
+                           error.what_without_backtrace());
+  } catch (const InvalidArgument& error) {
+    raise<InvalidArgument>("{}: {}", program_->nodes[instruction->node].to_string(), error.what());
+  }
+}
+
+void Executor::call(const Instruction& instruction, Frame& frame) const {
+  auto& stack = frame.stack;
+  stack.clear();
+  const Source* sources = program_->sources.data() + instruction.first_source;
+  for (uint32_t i = 0; i < instruction.sources; ++i) {
+    const Source& source = sources[i];
+    switch (source.kind) {
+      case Source::Kind::kConstant:
+        stack.push_back(program_->constants[source.index]);
+        break;
+      case Source::Kind::kSlot:
+        stack.push_back(frame.slots[source.index]);
+        break;
+      case Source::Kind::kLastUse:
+        stack.push_back(std::move(frame.slots[source.index]));
+        break;
+      case Source::Kind::kList:
+        stack.push_back(value(source, frame));
+        break;
+    }
+  }
+  program_->operators[instruction.detail]->call(stack);
+  if (instruction.gives_list) {
+    auto tensors = stack.front().toTensorVector();
+    if (tensors.size() != instruction.results)
+      raise<InvalidArgument>("it gave {} tensors, where {} were expected", tensors.size(),
+                             instruction.results);
+    for (uint32_t i = 0; i < instruction.results; ++i)
+      frame.slots[instruction.result + i] = std::move(tensors[i]);
+    return;
+  }
+  for (uint32_t i = 0; i < instruction.results; ++i)
+    frame.slots[instruction.result + i] = std::move(stack[i]);
+}
+
+// What does not depend on a root has no gradient: an undefined tensor, or zeros for those who can't tell.
+void Executor::pass(const Instruction& instruction, Frame& frame) const {
+  const GradientPass& pass = program_->gradients[instruction.detail];
+  torch::autograd::variable_list roots;
+  torch::autograd::variable_list gradients;
+  torch::autograd::variable_list wanted;
+  std::vector<uint32_t> results;
+  for (size_t i = 0; i < pass.roots.size(); ++i) {
+    const at::Tensor& root = frame.slots[pass.roots[i]].toTensor();
+    const c10::IValue gradient = value(pass.gradients[i], frame);
+    if (!root.requires_grad() || !gradient.isTensor() || !gradient.toTensor().defined()) continue;
+    roots.push_back(root);
+    gradients.push_back(gradient.toTensor());
+  }
+  for (size_t i = 0; i < pass.wanted.size(); ++i) {
+    const at::Tensor& tensor = frame.slots[pass.wanted[i]].toTensor();
+    frame.slots[instruction.result + i] = at::Tensor();
+    if (!tensor.requires_grad()) continue;
+    wanted.push_back(tensor);
+    results.push_back(instruction.result + static_cast<uint32_t>(i));
+  }
+  if (!roots.empty() && !wanted.empty()) {
+    auto found = torch::autograd::grad(roots, wanted, gradients, /*retain_graph=*/!pass.is_last,
+                                       /*create_graph=*/false, /*allow_unused=*/true);
+    for (size_t i = 0; i < found.size(); ++i) frame.slots[results[i]] = std::move(found[i]);
+  }
+  for (size_t i = 0; i < pass.wanted.size(); ++i) {
+    auto& result = frame.slots[instruction.result + i];
+    if (pass.must_be_defined[i] && !result.toTensor().defined())
+      result = at::zeros_like(frame.slots[pass.wanted[i]].toTensor());
+  }
+}
+
+void Executor::sum(const Instruction& instruction, Frame& frame) const {
+  at::Tensor total;
+  for (uint32_t i = 0; i < instruction.sources; ++i) {
+    const c10::IValue part = value(program_->sources[instruction.first_source + i], frame);
+    if (!part.isTensor() || !part.toTensor().defined()) continue;
+    total = total.defined() ? at::add(total, part.toTensor()) : part.toTensor();
+  }
+  frame.slots[instruction.result] = std::move(total);
+}
+
+// A result must not change afterwards, nor change anything: what others hold is copied.
+at::Tensor Executor::fetched(const Source& source, const Frame& frame) const {
+  const c10::IValue& found =
+      source.kind == Source::Kind::kConstant ? program_->constants[source.index] : frame.slots[source.index];
+  if (!found.isTensor()) {
+    if (found.isInt()) return at::scalar_tensor(found.toInt(), at::TensorOptions(at::kLong));
+    if (found.isDouble()) return at::scalar_tensor(found.toDouble(), at::TensorOptions(at::kDouble));
+    if (found.isBool()) return at::scalar_tensor(found.toBool(), at::TensorOptions(at::kBool));
+    raise<InvalidArgument>("a fetch is a {}, and no tensor", found.tagKind());
+  }
+  const at::Tensor tensor = found.toTensor();
+  const bool is_held_by_others = source.kind == Source::Kind::kConstant || tensor.storage().use_count() > 1 ||
+                                 tensor.use_count() > 2;  // the slot, and this one
+  if (is_held_by_others) return tensor.detach().clone();
+  return tensor.requires_grad() ? tensor.detach() : tensor;
+}
+
+}  // namespace muster::detail

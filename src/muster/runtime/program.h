@@ -1,0 +1,129 @@
+#pragma once
+
+// What a session runs: a part of a graph, for given feeds and fetches, as a list of instructions over
+// numbered slots. Compiling prunes to what is asked for, works out what depends on constants alone, computes
+// what is written twice once, and joins the derivatives of neighbours into one pass of autograd.
+//
+// A Program does not need its graph any more. It is immutable and thread-safe.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "muster/graph.h"
+#include "muster/graph/operator.h"
+#include "muster/optim/update_rule.h"
+#include "muster/runtime/variables.h"
+
+namespace muster::detail {
+
+/// What is asked for.
+struct Signature {
+  std::vector<Output> feeds;    ///< given to each run
+  std::vector<Output> fetches;  ///< what it returns
+  std::vector<Node> targets;    ///< what it runs besides
+};
+
+/// What may be left out of compiling, to compare results.
+struct CompileOptions {
+  bool fold_constants = true;
+  bool share_subexpressions = true;
+  bool join_gradients = true;
+};
+
+/// Where an argument comes from.
+struct Source {
+  enum class Kind : uint8_t { kConstant, kSlot, kLastUse, kList };
+  Kind kind = Kind::kConstant;
+  uint32_t index = 0;  ///< of a constant, a slot, or a list
+};
+
+/// A list of sources, as an argument of an operator.
+struct SourceList {
+  c10::TypePtr element;
+  std::vector<Source> sources;
+};
+
+enum class InstructionKind : uint8_t {
+  kCall,      ///< an operator of libtorch's
+  kRead,      ///< the value of a variable
+  kAssign,    ///< source 0 becomes the value of a variable, and the result
+  kUpdate,    ///< source 0 is the gradient of a variable, source 1 the rate or None
+  kLeaf,      ///< source 0 without its history: where a tape begins
+  kGradient,  ///< autograd over a tape
+  kSum,       ///< the sum of the sources that are defined
+};
+
+struct Instruction {
+  InstructionKind kind = InstructionKind::kCall;
+  bool on_tape = false;     ///< autograd records it
+  bool gives_list = false;  ///< its one result is a list, of which each element has a slot
+  uint16_t sources = 0;
+  uint32_t first_source = 0;  ///< in Program::sources
+  uint32_t result = 0;        ///< the slot of its first result
+  uint32_t results = 0;
+  uint32_t released = 0;        ///< how many slots nobody needs afterwards,
+  uint32_t first_released = 0;  ///< in Program::released
+  uint32_t detail = 0;  ///< which operator, variable, update rule or gradient; of a leaf whether it has one
+  uint32_t node = 0;    ///< which label, for messages
+};
+
+/// One pass of autograd: the gradients of `roots` are given, those of `wanted` come out.
+struct GradientPass {
+  std::vector<uint32_t> roots;        ///< slots of outputs on the tape
+  std::vector<Source> gradients;      ///< one for each
+  std::vector<uint32_t> wanted;       ///< slots of leaves, and of outputs on the tape
+  std::vector<bool> must_be_defined;  ///< of the results: somebody takes them who knows no missing gradients
+  bool is_last = true;                ///< nobody needs the tape afterwards
+};
+
+struct VariableUpdate {
+  uint32_t variable = 0;
+  UpdateRulePtr rule;
+};
+
+/// What messages say of an instruction.
+struct NodeLabel {
+  std::string name;
+  std::string op;
+  std::source_location where;
+
+  std::string to_string() const;  ///< "node 'encoder/relu' (aten::relu, made at model.cc:17)"
+};
+
+class Program {
+ public:
+  /// Throws InvalidArgument for a feed, fetch or target that is not of the graph, for a variable that is to
+  /// be changed and is none, and for a feed that cuts a derivative off.
+  Program(const Signature& signature, Container& container, const CompileOptions& options = {});
+
+  struct Feed {
+    std::string name;
+    uint32_t slot = 0;
+    bool is_used = false;
+    std::optional<at::ScalarType> dtype;
+    Shape shape;
+  };
+
+  std::vector<Instruction> instructions;
+  std::vector<Source> sources;
+  std::vector<SourceList> lists;
+  std::vector<uint32_t> released;
+  std::vector<c10::IValue> constants;
+  std::vector<OperatorPtr> operators;
+  std::vector<Variable*> variables;  ///< of the container, which outlives this
+  std::vector<VariableUpdate> updates;
+  std::vector<GradientPass> gradients;
+  std::vector<NodeLabel> nodes;
+  std::vector<Feed> feeds;
+  std::vector<Source> fetches;
+  uint32_t slots = 0;
+  bool has_tape = false;
+};
+
+}  // namespace muster::detail

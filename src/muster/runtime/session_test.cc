@@ -1,0 +1,254 @@
+#include "muster/session.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/error.h"
+#include "muster/ops.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <typename Function>
+std::string session_refusal(const Function& function) {
+  try {
+    function();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Session, ComputesWhatIsFetchedFromWhatIsFed) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 2});
+  const Output y = ops::add(ops::mul(x, 2), graph.constant(torch::ones({2})));
+  Session session("local", graph);
+  const auto results = session.run({y, x}, {{x, torch::tensor({{1.F, 2.F}})}});
+  EXPECT_TRUE(results[0].equal(torch::tensor({{3.F, 5.F}})));
+  EXPECT_TRUE(results[1].equal(torch::tensor({{1.F, 2.F}})));
+  EXPECT_TRUE(
+      session.run({ops::relu(y)}, {{y, torch::tensor({{-1.F, 2.F}})}})[0].equal(torch::tensor({{0.F, 2.F}})))
+      << "any output can be fed";
+}
+
+TEST(Session, RefusesWhatTheGraphDoesNotHave) {
+  Graph graph;
+  Graph other;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 2});
+  const Output y = ops::relu(x);
+  Session session("local", graph);
+  const torch::Tensor value = torch::ones({1, 2});
+  EXPECT_THAT(session_refusal([&] { session.run({y}); }), AllOf(HasSubstr("node 'x'"), HasSubstr("feed it")));
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, torch::ones({1, 3})}});
+              }),
+              AllOf(HasSubstr("'x:0' is fed a tensor of sizes [1, 3]"), HasSubstr("[N, 2]")));
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, torch::ones({1, 2}, at::kLong)}});
+              }),
+              HasSubstr("type Long; expected Float"));
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, torch::Tensor()}});
+              }),
+              HasSubstr("an undefined tensor"));
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, value}, {x, value}});
+              }),
+              HasSubstr("'x:0' is fed twice"));
+  EXPECT_THAT(session_refusal([&] { session.run({Output()}); }), HasSubstr("a fetch is undefined"));
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, value}}, {other.group({})});
+              }),
+              HasSubstr("another graph"));
+  EXPECT_THAT(session_refusal([&] { Session("nowhere", graph); }), HasSubstr("'nowhere' is no target"));
+  EXPECT_TRUE(session.run({y}, {{x, value}})[0].equal(value)) << "and goes on";
+}
+
+TEST(Session, AnOperatorThatFailsIsNamedAndTheNextRunWorks) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat);
+  const Output y = ops::linear(x, graph.variable("w", torch::ones({3, 4}))).named("last");
+  Session session("local", graph);
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, torch::ones({2, 4})}});
+              }),
+              AllOf(HasSubstr("the variable 'w' has no value yet"), HasSubstr("initializer()")));
+  session.run({}, {}, {graph.initializer()});
+  EXPECT_THAT(session_refusal([&] {
+                session.run({y}, {{x, torch::ones({2, 5})}});
+              }),
+              AllOf(HasSubstr("node 'last' (aten::linear, made at session_test.cc:"),
+                    HasSubstr("cannot be multiplied")));
+  EXPECT_EQ(session.run({y}, {{x, torch::ones({2, 4})}})[0].sum().item<float>(), 24);
+}
+
+TEST(Session, VariablesKeepTheirValuesFromRunToRun) {
+  Graph graph;
+  const Output w = graph.variable("w", torch::zeros({2}));
+  const Output more = graph.assign(w, ops::add(w, 1));
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  for (int i = 1; i <= 3; ++i)
+    EXPECT_EQ(session.run({more})[0].sum().item<float>(), 2.F * static_cast<float>(i));
+  EXPECT_EQ(session.run({w})[0].sum().item<float>(), 6);
+  Session second("local", graph);
+  second.run({}, {}, {graph.initializer()});
+  EXPECT_EQ(second.run({w})[0].sum().item<float>(), 0) << "another session has variables of its own";
+}
+
+TEST(Session, AReadIsOfTheMomentWhenItRuns) {
+  Graph graph;
+  const Output w = graph.variable("w", torch::zeros({1}));
+  const Output changed = graph.assign(w, graph.constant(torch::ones({1})));
+  Output after;
+  {
+    const auto scope = graph.control_dependencies({changed});
+    after = graph.read(w);
+  }
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  const auto results = session.run({w, after});
+  EXPECT_EQ(results[0].item<float>(), 0);
+  EXPECT_EQ(results[1].item<float>(), 1);
+}
+
+TEST(Session, ResultsBelongToTheCaller) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {2});
+  const Output w = graph.variable("w", torch::zeros({2}));
+  const Output c = graph.constant(torch::ones({2}));
+  const Output taken = graph.assign(w, x);
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  session.run({w})[0].fill_(7);
+  EXPECT_EQ(session.run({w})[0].sum().item<float>(), 0) << "writing to a result changes no variable";
+  session.run({c})[0].fill_(7);
+  EXPECT_EQ(session.run({c})[0].sum().item<float>(), 2);
+  session.run({ops::view(w, {2, 1})})[0].fill_(7);
+  EXPECT_EQ(session.run({w})[0].sum().item<float>(), 0) << "nor through a view";
+  torch::Tensor fed = torch::ones({2});
+  session.run({taken}, {{x, fed}});
+  fed.fill_(7);
+  EXPECT_EQ(session.run({w})[0].sum().item<float>(), 2)
+      << "a variable does not share the memory of what was fed";
+  const torch::Tensor kept = session.run({w})[0];
+  session.run({}, {{x, torch::zeros({2})}}, {taken});
+  EXPECT_EQ(kept.sum().item<float>(), 2) << "a result stays as it was";
+}
+
+TEST(Session, RunsOnlyWhatIsAskedForAndControlDependencies) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {1});
+  const Output count = graph.variable("count", torch::zeros({1}));
+  const Output counted = graph.assign(count, ops::add(count, 1));
+  const Output aside = ops::relu(x);
+  Output y;
+  {
+    const auto scope = graph.control_dependencies({counted});
+    y = ops::neg(x);
+  }
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  session.run({aside}, {{x, torch::ones({1})}});
+  EXPECT_EQ(session.run({count})[0].item<float>(), 0);
+  session.run({y}, {{x, torch::ones({1})}});
+  EXPECT_EQ(session.run({count})[0].item<float>(), 1);
+  session.run({}, {{x, torch::ones({1})}}, {graph.group({y, counted})});
+  EXPECT_EQ(session.run({count})[0].item<float>(), 2) << "once a run, however often it is needed";
+}
+
+TEST(Session, RandomNodesAreRunEachTimeAndNotShared) {
+  Graph graph;
+  const Output x = graph.constant(torch::ones({64}));
+  const Output a = ops::dropout(x, 0.5, true);
+  const Output b = ops::dropout(x, 0.5, true);
+  const Output c = ops::rand(graph, {8});
+  const Output d = ops::rand(graph, {8});
+  Session session("local", graph);
+  const auto first = session.run({a, b, c, d});
+  const auto second = session.run({a, b, c, d});
+  EXPECT_FALSE(first[0].equal(first[1]));
+  EXPECT_FALSE(first[2].equal(first[3]));
+  EXPECT_FALSE(first[0].equal(second[0]));
+  EXPECT_FALSE(first[2].equal(second[2]));
+}
+
+TEST(Session, SimplifyingChangesNoResult) {
+  Graph graph;
+  torch::manual_seed(1);
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 4});
+  const Output c = graph.constant(torch::rand({4, 4}));
+  const Output w = graph.variable("w", torch::rand({4, 4}));
+  const Output folded = ops::matmul(ops::t(c), ops::relu(c));
+  const Output left = ops::tanh(ops::matmul(x, ops::mul(w, folded)));
+  const Output right = ops::tanh(ops::matmul(x, ops::mul(w, folded)));
+  const auto parts = ops::chunk(ops::add(left, right), 2, 1);
+  const Output y = ops::sum(ops::mul(ops::cat(parts, 1), ops::cat({parts[1], parts[0]}, 1)));
+  const Output d = gradients({y}, {w}).front();
+  std::vector<std::vector<torch::Tensor>> all;
+  const torch::Tensor input = torch::rand({5, 4});
+  for (const bool fold : {true, false}) {
+    for (const bool share : {true, false}) {
+      for (const bool join : {true, false}) {
+        Session session("local", graph,
+                        {.fold_constants = fold, .share_subexpressions = share, .join_gradients = join});
+        session.run({}, {}, {graph.initializer()});
+        all.push_back(session.run({y, d, left, folded}, {{x, input}}));
+      }
+    }
+  }
+  for (const auto& results : all) {
+    for (size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(results[i].equal(all.front()[i])) << i;
+  }
+}
+
+TEST(Session, ManyThreadsRunAtOnce) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch});
+  const Output w = graph.variable("w", torch::zeros({1000}));
+  const Output y = ops::add(ops::mul(x, 3), 1);
+  const Node train = apply_gradients(optim::SGD({.lr = 1}), {ops::neg(ops::ones_like(w))}, {w});
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 100; ++i) {
+        const auto value = torch::full({thread + 1}, static_cast<float>(i));
+        if (!session.run({y}, {{x, value}})[0].equal(value * 3 + 1)) ++wrong;
+        session.run({}, {}, {train});
+        const torch::Tensor seen = session.run({w})[0];
+        if (!seen.equal(seen[0].expand({1000}))) ++wrong;  // never half of an update
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(session.run({w})[0][0].item<float>(), 400) << "no update is lost";
+}
+
+TEST(Session, ListsNumbersAndTextsAreValuesToo) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 6});
+  const Output size = graph.add("aten::size.int", {x, 0}).output();
+  const Output half = graph.add("aten::floordiv.int", {size, 2}).output();
+  const Output y = graph.add("aten::view", {x, std::vector<Output>{half, graph.value(12)}}).output();
+  EXPECT_EQ(y.shape().to_string(), "?")
+      << "half of a batch is not linear in whole numbers, as far as one can tell";
+  Session session("local", graph);
+  EXPECT_EQ(session.run({y}, {{x, torch::ones({4, 6})}})[0].sizes(), (std::vector<int64_t>{2, 12}));
+  EXPECT_EQ(session.run({half}, {{x, torch::ones({4, 6})}})[0].item<int64_t>(), 2) << "fetched as a tensor";
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,90 @@
+#include "muster/runtime/variables.h"
+
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "muster/base/error.h"
+
+namespace muster::detail {
+
+namespace {
+
+// Elements that a thread updates at least: fewer are done sooner than a thread is woken.
+constexpr int64_t kGrain = 32768;
+
+bool is_held_by_others(const at::Tensor& tensor) {
+  return tensor.use_count() > 1 || tensor.storage().use_count() > 1;
+}
+
+UpdateRange range_of(const at::Tensor& value, const at::Tensor& gradient,
+                     const std::vector<at::Tensor>& states, int64_t begin, int64_t end) {
+  const auto size = static_cast<int64_t>(value.element_size());
+  const auto at = [size, begin](const at::Tensor& tensor) {
+    return static_cast<char*>(tensor.data_ptr()) + size * begin;
+  };
+  UpdateRange range{.dtype = value.scalar_type() == at::kDouble ? DType::kFloat64 : DType::kFloat32,
+                    .parameter = at(value),
+                    .gradient = at(gradient),
+                    .count = static_cast<size_t>(end - begin)};
+  for (size_t i = 0; i < states.size(); ++i) range.states[i] = at(states[i]);
+  return range;
+}
+
+}  // namespace
+
+at::Tensor Variable::read() const {
+  const MutexLock lock(mutex_);
+  if (!value_.defined())
+    raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+  return value_;
+}
+
+bool Variable::has_value() const {
+  const MutexLock lock(mutex_);
+  return value_.defined();
+}
+
+void Variable::assign(at::Tensor value) {
+  if (value.requires_grad()) value = value.detach();
+  if (is_held_by_others(value) || !value.is_contiguous()) value = value.clone(at::MemoryFormat::Contiguous);
+  const MutexLock lock(mutex_);
+  value_ = std::move(value);
+  states_.clear();
+  step_ = 0;
+}
+
+void Variable::update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr) {
+  const MutexLock lock(mutex_);
+  if (!value_.defined())
+    raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+  if (gradient.sizes() != value_.sizes() || gradient.scalar_type() != value_.scalar_type())
+    raise<InvalidArgument>("the gradient of the variable '{}' has another type or other sizes than it",
+                           name_);
+  if (value_.scalar_type() != at::kFloat && value_.scalar_type() != at::kDouble)
+    raise<InvalidArgument>("the variable '{}' is neither of float32 nor of float64, which update rules take",
+                           name_);
+  if (is_held_by_others(value_)) value_ = value_.clone();
+  if (states_.size() != rule.states()) {
+    states_.clear();
+    for (size_t i = 0; i < rule.states(); ++i) states_.push_back(at::zeros_like(value_));
+  }
+  const at::Tensor dense = gradient.contiguous();
+  const UpdateNow now{.step = ++step_, .lr = lr.value_or(rule.lr()), .adapt = value_.dim() > 1};
+  Norms norms;
+  if (rule.measures()) norms = rule.measure(range_of(value_, dense, states_, 0, value_.numel()), now);
+  at::parallel_for(0, value_.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    rule.apply(range_of(value_, dense, states_, begin, end), now, norms);
+  });
+  value_.unsafeGetTensorImpl()->bump_version();
+}
+
+Variable& Container::get(const std::string& name) {
+  const MutexLock lock(mutex_);
+  auto& variable = variables_[name];
+  if (!variable) variable = std::make_unique<Variable>(name);
+  return *variable;
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,61 @@
+#pragma once
+
+// The variables that sessions keep on a task: tensors by name, with what an update rule remembers of each.
+//
+// A value that was read stays as it was: who changes a variable whose tensor somebody else still holds (a run
+// that is under way, a result that a user kept) makes a new one. So a run may read while another updates, and
+// an update in place, which is the usual case, costs no copy.
+//
+// Thread-safe. Changes of one variable wait for each other.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/base/mutex.h"
+#include "muster/optim/update_rule.h"
+
+namespace muster::detail {
+
+class Variable {
+ public:
+  explicit Variable(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+
+  /// The value. Throws InvalidArgument when there is none yet, with what to do.
+  at::Tensor read() const;
+  bool has_value() const;
+
+  /// Takes the tensor over where nobody else has it, and a copy otherwise. What a rule remembered is forgotten.
+  void assign(at::Tensor value);
+
+  /// One step by the rule. The gradient is dense, and of the variable's type and sizes.
+  void update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr);
+
+ private:
+  const std::string name_;
+  mutable Mutex mutex_;
+  at::Tensor value_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<at::Tensor> states_ MUSTER_GUARDED_BY(mutex_);
+  int64_t step_ MUSTER_GUARDED_BY(mutex_) = 0;
+};
+
+/// Variables that sessions share by name.
+class Container {
+ public:
+  /// The variable of this name, which is made, without a value, where there is none. It lives as long as the
+  /// container.
+  Variable& get(const std::string& name);
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Variable>> variables_ MUSTER_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::detail
