@@ -242,6 +242,15 @@ class Graph {
   std::vector<Output> variables() const;
   size_t size() const;
 
+  /// Writes the graph to a file, as a protobuf message (docs/graph-format.md), and large constants to another
+  /// beside it, `file`.tensors. A file that was there is replaced when all is written. Throws SystemError where
+  /// that fails.
+  void save(const std::string& file) const;
+
+  /// Reads what save() wrote. Throws SystemError for a file that can't be read, DataLoss for one that is
+  /// truncated, InvalidArgument for a graph that makes no sense. The operators must be there.
+  static Graph load(const std::string& file);
+
   /// For Muster's own rooms.
   detail::GraphData& data() const { return *data_; }
 

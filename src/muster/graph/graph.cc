@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/text.h"
 #include "muster/graph/device_name.h"
+#include "muster/graph/graph_file.h"
 #include "muster/graph/graph_node.h"
 
 namespace muster {
@@ -44,17 +45,10 @@ GraphNode& made(detail::GraphData& graph, const std::string& op, std::string_vie
   return graph.make(detail::Operator::find(op), name, is_name_given, where);
 }
 
-// A node whose one result is a tensor of this type and shape.
-void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape) {
-  detail::OutputInfo info{.type = c10::TensorType::get(), .dtype = dtype, .shape = shape};
-  if (dtype && shape.known()) info.examples = detail::examples_of(*dtype, shape);
-  node.outputs = {std::move(info)};
-}
-
 void set_assign(GraphNode& node, const Output& variable, const Output& value) {
   node.arguments = {Argument(variable), Argument(value)};
   node.colocated = variable.get();
-  set_output(node, variable.dtype(), variable.shape());
+  detail::set_output(node, variable.dtype(), variable.shape());
 }
 
 void check_same_graph(const detail::GraphData& graph, const Node& node, const std::string& subject) {
@@ -130,13 +124,51 @@ Node add_node(detail::GraphData& data, const std::string& op, const std::vector<
 
 namespace detail {
 
+namespace {
+
+std::string describe_line(std::string_view path, uint32_t line) {
+  return fmt::format("{}:{}", path.substr(path.find_last_of('/') + 1), line);
+}
+
+}  // namespace
+
 std::string describe(const std::source_location& where) {
-  const std::string_view path = where.file_name();
-  return fmt::format("{}:{}", path.substr(path.find_last_of('/') + 1), where.line());
+  return describe_line(where.file_name(), where.line());
+}
+
+std::string describe(const SourceLine& where) {
+  return describe_line(where.file ? *where.file : "", where.line);
+}
+
+void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape) {
+  OutputInfo info{.type = c10::TensorType::get(), .dtype = dtype, .shape = shape};
+  if (dtype && shape.known()) info.examples = examples_of(*dtype, shape);
+  node.outputs = {std::move(info)};
 }
 
 std::string GraphNode::describe() const {
   return fmt::format("node '{}' ({}, made at {})", name, op->name(), detail::describe(where));
+}
+
+Output differentiated(const Output& gradient) {
+  const GraphNode& node = *gradient.get();
+  const int64_t position = node.arguments[2].value().toIntVector()[static_cast<size_t>(gradient.index())];
+  std::vector<Output> inputs;
+  node.arguments[0].outputs().front().get()->each_input(
+      [&inputs](const Output& input) { inputs.push_back(input); });
+  return inputs[static_cast<size_t>(position)];
+}
+
+void check_assignment(const Output& variable, const Output& value, const std::string& subject) {
+  const auto& expected = variable.get()->outputs.front();
+  if (value.dtype() && value.dtype() != expected.dtype)
+    raise<InvalidArgument>("{}: the variable '{}' is of type {}, and {} of type {}", subject,
+                           variable.node().name(), c10::toString(*expected.dtype), value.name(),
+                           c10::toString(*value.dtype()));
+  if (value.shape().known() && expected.shape.known() && value.shape() != expected.shape)
+    raise<InvalidArgument>("{}: the variable '{}' is of shape {}, and {} of shape {}", subject,
+                           variable.node().name(), expected.shape.to_string(), value.name(),
+                           value.shape().to_string());
 }
 
 GraphNode& GraphData::make(OperatorPtr op, std::string_view name, bool is_name_given,
@@ -158,7 +190,9 @@ GraphNode& GraphData::make(OperatorPtr op, std::string_view name, bool is_name_g
   node.id = static_cast<int64_t>(nodes.size()) - 1;
   node.name = std::move(full);
   node.op = std::move(op);
-  node.where = made_at;
+  auto& file = files[made_at.file_name()];
+  if (!file) file = std::make_shared<const std::string>(made_at.file_name());
+  node.where = {file, made_at.line()};
   node.control = control;
   names.emplace(node.name, &node);
   for (const auto& device : devices) node.device = merged_device(node.device, device(Node(&node)), node.name);
@@ -284,7 +318,7 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 Output Graph::placeholder(std::string_view name, at::ScalarType dtype, Shape shape, Where where) {
   GraphNode& node = made(*data_, "muster::placeholder", name, true, where);
   node.arguments = {Argument(dtype), Argument(sizes_value(shape))};
-  set_output(node, dtype, shape);
+  detail::set_output(node, dtype, shape);
   return {&node, 0};
 }
 
@@ -295,7 +329,7 @@ Output Graph::constant(const at::Tensor& value, std::string_view name, Where whe
   GraphNode& node = made(*data_, "muster::constant", name, name != "constant", where);
   const at::Tensor kept = value.detach();
   node.arguments = {Argument(kept)};
-  set_output(node, kept.scalar_type(), Shape(kept.sizes()));
+  detail::set_output(node, kept.scalar_type(), Shape(kept.sizes()));
   return {&node, 0};
 }
 
@@ -324,7 +358,7 @@ Output Graph::variable(std::string_view name, const Output& initial, bool traina
   if (!initial.dtype()) raise<InvalidArgument>("{}: the type of its initial value is not known", subject);
   GraphNode& node = made(*data_, "muster::variable", name, true, where);
   node.arguments = {Argument(*initial.dtype()), Argument(sizes_value(initial.shape())), Argument(trainable)};
-  set_output(node, initial.dtype(), initial.shape());
+  detail::set_output(node, initial.dtype(), initial.shape());
   data_->variables.push_back(&node);
   const Output variable(&node, 0);
   GraphNode& initialize = made(*data_, "muster::assign", fmt::format("{}/initialize", name), true, where);
@@ -340,7 +374,7 @@ Output Graph::read(const Output& variable, Where where) {
   GraphNode& node = made(*data_, "muster::read", "read", false, where);
   node.arguments = {Argument(variable)};
   node.colocated = variable.get();
-  set_output(node, variable.dtype(), variable.shape());
+  detail::set_output(node, variable.dtype(), variable.shape());
   return {&node, 0};
 }
 
@@ -349,15 +383,7 @@ Output Graph::assign(const Output& variable, const Output& value, Where where) {
   check_variable(variable, subject);
   check_same_graph(*data_, variable, subject);
   check_same_graph(*data_, value, subject);
-  const auto& expected = info_of(variable);
-  if (value.dtype() && value.dtype() != expected.dtype)
-    raise<InvalidArgument>("{}: the variable '{}' is of type {}, and {} of type {}", subject,
-                           variable.node().name(), c10::toString(*expected.dtype), value.name(),
-                           c10::toString(*value.dtype()));
-  if (value.shape().known() && expected.shape.known() && value.shape() != expected.shape)
-    raise<InvalidArgument>("{}: the variable '{}' is of shape {}, and {} of shape {}", subject,
-                           variable.node().name(), expected.shape.to_string(), value.name(),
-                           value.shape().to_string());
+  detail::check_assignment(variable, value, subject);
   GraphNode& node = made(*data_, "muster::assign", "assign", false, where);
   set_assign(node, variable, value);
   return {&node, 0};
@@ -448,6 +474,14 @@ std::vector<Output> Graph::variables() const {
   std::vector<Output> all;
   for (auto* node : data_->variables) all.emplace_back(node, 0);
   return all;
+}
+
+void Graph::save(const std::string& file) const {
+  detail::save_graph(*this, file);
+}
+
+Graph Graph::load(const std::string& file) {
+  return detail::load_graph(file);
 }
 
 size_t Graph::size() const {

@@ -34,6 +34,12 @@ struct OutputInfo {
   std::optional<Examples> examples;     ///< for the nodes that take it (shape_inference.h)
 };
 
+/// A line of the program that made a node, for messages. Shared: many nodes are of one file.
+struct SourceLine {
+  std::shared_ptr<const std::string> file;
+  uint32_t line = 0;
+};
+
 struct GraphNode {
   GraphData* graph = nullptr;
   int64_t id = 0;  ///< its place in the graph
@@ -43,7 +49,7 @@ struct GraphNode {
   std::vector<GraphNode*> control;  ///< nodes that run before it
   std::string device;               ///< as it was asked for
   GraphNode* colocated = nullptr;   ///< a node whose device it shares
-  std::source_location where;
+  SourceLine where;
   std::vector<OutputInfo> outputs;
 
   /// Calls `visit` with every output that it takes, in the order of the arguments. A variable that it only
@@ -68,7 +74,8 @@ struct GraphData {
   std::unordered_map<std::string, std::vector<OperatorPtr>> operators;  // those that were looked up
   std::unordered_map<std::string, int> used_names;                      // the next number for "relu_1"
   std::vector<GraphNode*> variables;
-  std::vector<GraphNode*> initializers;  // one for each variable
+  std::vector<GraphNode*> initializers;                                       // one for each variable
+  std::unordered_map<const char*, std::shared_ptr<const std::string>> files;  // by source_location's names
   int64_t gradient_calls = 0;
 
   // What scopes say of new nodes.
@@ -89,7 +96,18 @@ struct MatchedArguments {
 MatchedArguments match_arguments(const Operator& op, const std::vector<Argument>& arguments,
                                  const std::vector<NamedArgument>& named);
 
+/// The output that a result of a node muster::gradient is the gradient of.
+Output differentiated(const Output& gradient);
+
+/// Throws InvalidArgument where a value can't be the variable's, by its type or shape; `subject` begins the
+/// message.
+void check_assignment(const Output& variable, const Output& value, const std::string& subject);
+
+/// Says what is known of a node's one result: a tensor of this type and shape.
+void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape);
+
 /// "model.cc:17"
 std::string describe(const std::source_location& where);
+std::string describe(const SourceLine& where);
 
 }  // namespace muster::detail

@@ -1,9 +1,13 @@
 #include "muster/trace.h"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include "muster/error.h"
@@ -120,6 +124,48 @@ TEST(Trace, WhatATraceCannotHoldIsRefused) {
                 import_module(graph, "/nonexistent.pt", {torch::rand({2, 3})});
               }),
               HasSubstr("can't be read as a TorchScript file"));
+}
+
+// ---- TorchScript files. What Python's torch.jit.save writes is what libtorch's own save does.
+
+std::string saved_script(const std::string& name, const std::string& forward) {
+  torch::jit::Module inner("inner");
+  inner.register_parameter("weight", torch::ones({4, 3}), /*is_buffer=*/false);
+  inner.register_buffer("bias", torch::zeros({4}));
+  inner.define("def forward(self, x):\n  return torch.linear(x, self.weight, self.bias)\n");
+  torch::jit::Module module("module");
+  module.register_module("inner", inner);
+  module.define("def forward(self, x):\n" + forward);
+  const std::string file = ::testing::TempDir() + name + std::to_string(getpid()) + ".pt";
+  module.save(file);
+  return file;
+}
+
+TEST(ImportModule, NodesAndVariablesHaveTheNamesOfTheModule) {
+  Graph graph;
+  const std::string file = saved_script(
+      "import",
+      "  y = torch.relu_(self.inner.forward(x))\n  return torch.cat([y.view(x.size(0), -1), x], 1)\n");
+  const TracedModule imported = import_module(graph, file, {torch::rand({2, 3})}, "net");
+  std::filesystem::remove(file);
+  EXPECT_EQ(imported.outputs.front().shape().to_string(), "[N, 7]");
+  EXPECT_EQ(graph.find("net.inner.weight").op(), "muster::variable");
+  EXPECT_EQ(graph.find("net.inner/linear").op(), "aten::linear");
+  EXPECT_EQ(graph.find("net.inner/relu").op(), "aten::relu");
+  EXPECT_EQ(graph.variables().size(), 2U);
+}
+
+TEST(ImportModule, ControlFlowIsRefused) {
+  Graph graph;
+  const std::string file = saved_script(
+      "flow", "  if bool(x.sum() > 0):\n    y = self.inner.forward(x)\n  else:\n    y = x\n  return y\n");
+  EXPECT_THAT(trace_refusal([&] {
+                import_module(graph, file, {torch::rand({2, 3})});
+              }),
+              HasSubstr("prim::If is control flow that depends on data"));
+  EXPECT_THAT(trace_refusal([&] { import_module(graph, file, {}); }),
+              HasSubstr("takes 1 arguments; 0 examples are given"));
+  std::filesystem::remove(file);
 }
 
 }  // namespace

@@ -132,12 +132,6 @@ const GraphNode& Compiler::forward_of(const GraphNode& gradient) {
   return *gradient.arguments[0].outputs().front().get();
 }
 
-Output Compiler::differentiated(const Output& gradient) {
-  const GraphNode& node = *gradient.get();
-  const auto position = node.arguments[2].value().toIntVector()[static_cast<size_t>(gradient.index())];
-  return inputs_of(forward_of(node))[static_cast<size_t>(position)];
-}
-
 void Compiler::form_passes() {
   for (const auto* node : nodes_) {
     if (node->op->kind() != OperatorKind::kGradient) continue;

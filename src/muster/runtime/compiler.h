@@ -74,8 +74,6 @@ class Compiler {
   static std::vector<Output> inputs_of(const GraphNode& node);
   static const GraphNode& forward_of(const GraphNode& gradient);
 
-  // The output that a result of a gradient node is the gradient of.
-  static Output differentiated(const Output& gradient);
   Pass* pass_of(const Output& gradient);
   bool is_inside(const Pass& pass, const Output& output) const;
   bool is_summed_inside(const GraphNode& sum);

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
 #include "muster/graph.h"
+#include "muster/graph/graph_node.h"
 #include "muster/graph/operator.h"
 #include "muster/optim/update_rule.h"
 #include "muster/runtime/variables.h"
@@ -91,7 +91,7 @@ struct VariableUpdate {
 struct NodeLabel {
   std::string name;
   std::string op;
-  std::source_location where;
+  SourceLine where;
 
   std::string to_string() const;  ///< "node 'encoder/relu' (aten::relu, made at model.cc:17)"
 };

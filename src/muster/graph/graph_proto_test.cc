@@ -1,0 +1,224 @@
+#include "muster/graph/graph_proto.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/error.h"
+#include "muster/graph/graph_node.h"
+#include "muster/ops.h"
+#include "muster/trace.h"
+
+namespace muster::detail {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One with every kind of node and argument.
+Graph rich_graph() {
+  Graph graph;
+  torch::manual_seed(1);
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 8});
+  const Output w = graph.variable("w", torch::rand({40, 40}));  // large, so outside of the message
+  const Output small = graph.variable("small", torch::rand({8, 40}), /*trainable=*/false);
+  const auto device = graph.with_device("/job:ps/task:1");
+  const auto parts = ops::chunk(ops::matmul(ops::matmul(x, small), w), 2, 1);
+  const Output joined = ops::cat({parts[1], parts[0]}, 1);
+  const Output normed = ops::layer_norm(joined, {40}, {}, {}, 1e-3);
+  const Output size = graph.add("aten::size.int", {x, 0}).output();
+  const Output viewed =
+      graph.add("aten::view", {normed, std::vector<Output>{size, graph.value(40)}}).output();
+  const Output loss = ops::mean(ops::mul(viewed, viewed));
+  const auto after = graph.control_dependencies({graph.assign(small, ops::mul(small, 2))});
+  minimize(optim::Adam({.lr = 0.01}), loss, graph.placeholder("lr", at::kFloat, {}));
+  graph.read(w);
+  ops::einsum("ij,jk->ik", {x, small});
+  ops::full(graph, {2}, c10::complex<double>(1, 2), at::kComplexDouble);
+  graph.group({loss});
+  graph.initializer();
+  return graph;
+}
+
+std::string text_of(const Graph& graph) {
+  std::string text;
+  for (const auto& node : graph.nodes()) {
+    text += fmt::format("{} {} {} {}", node.name(), node.op(), node.device(), node.where());
+    for (int i = 0; i < node.outputs(); ++i) text += " " + node.output(i).shape().to_string();
+    text += "\n";
+  }
+  return text;
+}
+
+TEST(GraphProto, WhatIsReadIsWhatWasWritten) {
+  const Graph graph = rich_graph();
+  const SavedGraph saved = to_proto(graph);
+  EXPECT_EQ(saved.tensors.size(), 1U);
+  const Graph read = from_proto(saved.proto, saved.tensors);
+  EXPECT_EQ(text_of(read), text_of(graph));
+  EXPECT_EQ(read.variables().size(), 2U);
+  EXPECT_EQ(to_proto(read).proto.SerializeAsString(), saved.proto.SerializeAsString());
+}
+
+TEST(GraphProto, FilesAreReplacedWhole) {
+  const std::string folder = ::testing::TempDir() + "graph_file_test_" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/model.pb";
+  const Graph graph = rich_graph();
+  graph.save(file);
+  EXPECT_EQ(text_of(Graph::load(file)), text_of(graph));
+  EXPECT_TRUE(std::filesystem::exists(file + ".tensors"));
+
+  std::filesystem::resize_file(file + ".tensors", 100);
+  EXPECT_THROW(static_cast<void>(Graph::load(file)), DataLoss);
+  std::filesystem::remove(file + ".tensors");
+  EXPECT_THROW(static_cast<void>(Graph::load(file)), SystemError);
+
+  Graph().save(file);
+  EXPECT_EQ(Graph::load(file).size(), 0U);
+  std::ofstream(file) << "this is no graph";
+  EXPECT_THROW(static_cast<void>(Graph::load(file)), Error);
+  EXPECT_THROW(static_cast<void>(Graph::load(folder + "/nothing.pb")), SystemError);
+  EXPECT_THROW(graph.save(folder + "/nowhere/model.pb"), SystemError);
+  std::filesystem::remove_all(folder);
+}
+
+// Changes a message, and says why it is refused.
+template <typename Change>
+std::string refusal_after(const Change& change) {
+  SavedGraph saved = to_proto(rich_graph());
+  change(saved.proto);
+  try {
+    static_cast<void>(from_proto(saved.proto, saved.tensors));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+graph::NodeProto& node_named(graph::GraphProto& proto, const std::string& name) {
+  for (auto& node : *proto.mutable_nodes()) {
+    if (node.name() == name) return node;
+  }
+  throw std::runtime_error("no node " + name);
+}
+
+TEST(GraphProto, WhatMakesNoSenseIsRefused) {
+  const auto last = [](graph::GraphProto& p) { return static_cast<uint32_t>(p.nodes_size()); };
+  EXPECT_THAT(refusal_after([](auto& p) { p.set_version(7); }), HasSubstr("version 7"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_op("aten::mutmal"); }),
+              HasSubstr("did you mean aten::matmul"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_op("aten::relu_"); }),
+              HasSubstr("changes its arguments"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_name("x"); }),
+              HasSubstr("two nodes are called 'x'"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_name(""); }), HasSubstr("has no name"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_device("gpu"); }),
+              HasSubstr("is no device"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").clear_arguments(); }),
+              HasSubstr("has 0 arguments; expected 2"));
+  EXPECT_THAT(refusal_after([&](auto& p) {
+                node_named(p, "matmul").mutable_arguments(0)->mutable_output()->set_node(last(p));
+              }),
+              HasSubstr("does not come before it"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                node_named(p, "matmul").mutable_arguments(0)->mutable_output()->set_index(3);
+              }),
+              HasSubstr("has no output 3"));
+  EXPECT_THAT(refusal_after([&](auto& p) { node_named(p, "matmul").add_control(last(p)); }),
+              HasSubstr("does not come before"));
+  EXPECT_THAT(refusal_after([&](auto& p) { node_named(p, "matmul").set_colocated(last(p) + 5); }),
+              HasSubstr("does not come before"));
+  EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").mutable_arguments(0)->clear_kind(); }),
+              HasSubstr("an argument is empty"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                node_named(p, "matmul").mutable_arguments(0)->mutable_value()->set_text("a");
+              }),
+              HasSubstr("is str, where it takes a Tensor"));
+  EXPECT_THAT(refusal_after([](auto& p) { p.mutable_initializers()->Set(0, 0); }),
+              HasSubstr("is no assignment"));
+  EXPECT_THAT(refusal_after(
+                  [](auto& p) { node_named(p, "x").mutable_arguments(0)->mutable_value()->set_integer(99); }),
+              HasSubstr("99 is no type"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                node_named(p, "x").mutable_arguments(0)->mutable_value()->set_text("float");
+              }),
+              HasSubstr("'dtype' is str"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                node_named(p, "w/update").mutable_arguments(2)->mutable_value()->set_text("magic");
+              }),
+              HasSubstr("magic"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                *node_named(p, "w/update").mutable_arguments(0) = node_named(p, "matmul").arguments(0);
+              }),
+              HasSubstr("what is no variable"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                *node_named(p, "assign").mutable_arguments(1) = node_named(p, "w/update").arguments(0);
+              }),
+              HasSubstr("is of shape [8, 40]"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                node_named(p, "gradients/mean_1")
+                    .mutable_arguments(2)
+                    ->mutable_value()
+                    ->mutable_integers()
+                    ->add_values(9);
+              }),
+              HasSubstr("has no input 9"));
+  EXPECT_THAT(
+      refusal_after([](auto& p) {
+        node_named(p, "w/initial").mutable_arguments(0)->mutable_value()->mutable_tensor()->set_outside(5);
+      }),
+      HasSubstr("number 5, is missing"));
+  EXPECT_THAT(
+      refusal_after([](auto& p) {
+        node_named(p, "w/initial").mutable_arguments(0)->mutable_value()->mutable_tensor()->set_bytes("abc");
+      }),
+      HasSubstr("has 3 bytes of data; its sizes need 6400"));
+  EXPECT_THAT(refusal_after([](auto& p) {
+                auto* tensor =
+                    node_named(p, "w/initial").mutable_arguments(0)->mutable_value()->mutable_tensor();
+                tensor->set_sizes(0, int64_t{1} << 62);
+                tensor->set_bytes("abc");
+              }),
+              HasSubstr("a tensor has a size of"));
+}
+
+// Messages with random bytes changed are read or refused, and nothing else happens.
+TEST(GraphProto, DamagedMessagesAreReadOrRefused) {
+  const SavedGraph saved = to_proto(rich_graph());
+  const std::string whole = saved.proto.SerializeAsString();
+  std::mt19937 random(17);
+  int refused = 0;
+  const char* seconds = std::getenv("MUSTER_FUZZ_SECONDS");  // for longer runs by hand
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 0);
+  for (int i = 0; i < 300 || std::chrono::steady_clock::now() < end; ++i) {
+    std::string damaged = whole;
+    for (uint32_t n = 1 + random() % 4; n > 0; --n)
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    if (random() % 4 == 0) damaged.resize(random() % damaged.size());
+    graph::GraphProto proto;
+    if (!proto.ParseFromString(damaged)) {
+      ++refused;
+      continue;
+    }
+    try {
+      static_cast<void>(from_proto(proto, saved.tensors));
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace muster::detail
