@@ -142,7 +142,11 @@ std::string describe(const SourceLine& where) {
 
 void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape) {
   OutputInfo info{.type = c10::TensorType::get(), .dtype = dtype, .shape = shape};
-  if (dtype && shape.known()) info.examples = examples_of(*dtype, shape);
+  try {
+    if (dtype && shape.known()) info.examples = examples_of(*dtype, shape);
+  } catch (const c10::Error& error) {  // sizes whose product is no number any more
+    raise<InvalidArgument>("{}: {}", node.describe(), error.what_without_backtrace());
+  }
   node.outputs = {std::move(info)};
 }
 

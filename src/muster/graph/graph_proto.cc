@@ -183,7 +183,13 @@ class GraphReader {
                              kVersion);
     if (static_cast<size_t>(proto_.nodes_size()) > kMostNodes)
       raise<InvalidArgument>("the graph has {} nodes; at most {} are read", proto_.nodes_size(), kMostNodes);
-    for (const auto& node : proto_.nodes()) read_node(node);
+    for (const auto& node : proto_.nodes()) {
+      try {
+        read_node(node);
+      } catch (const c10::Error& error) {  // libtorch's, of a value that only it can judge
+        raise<InvalidArgument>("{}: {}", subject_, error.what_without_backtrace());
+      }
+    }
     for (const uint32_t id : proto_.initializers()) {
       if (id >= data_.nodes.size() || data_.nodes[id].op->kind() != OperatorKind::kAssign)
         raise<InvalidArgument>("the graph's initializer {} is no assignment", id);

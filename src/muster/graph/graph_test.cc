@@ -153,6 +153,10 @@ TEST(Graph, AssignmentsAndGroupsAreChecked) {
   EXPECT_THAT(refusal_of([&] { graph.group({Node()}); }), HasSubstr("undefined node"));
   EXPECT_THAT(refusal_of([&] { graph.constant(torch::zeros({2}).to_sparse()); }),
               HasSubstr("no dense tensor"));
+  EXPECT_THAT(refusal_of([&] {
+                graph.placeholder("huge", at::kFloat, {int64_t{1} << 40, int64_t{1} << 40});
+              }),
+              HasSubstr("overflow"));
   EXPECT_THAT(refusal_of([&] { Shape{-2}; }), HasSubstr("a size of a tensor is -2"));
 }
 
