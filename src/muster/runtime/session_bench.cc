@@ -1,0 +1,106 @@
+// What a session costs beside the same operators in a loop.
+
+#include <benchmark/benchmark.h>
+#include <torch/torch.h>
+
+#include "muster/ops.h"
+#include "muster/session.h"
+#include "muster/trace.h"
+
+namespace muster {
+namespace {
+
+constexpr int kOperators = 100;
+
+// 100 operators on four floats: compiled, and called one after the other.
+void TinyOperatorsInASession(benchmark::State& state) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {4});
+  const Output one = graph.constant(torch::ones({4}));
+  Output y = x;
+  for (int i = 0; i < kOperators / 2; ++i) y = ops::mul(ops::add(y, one), one);
+  Session session("local", graph);
+  const Callable run = session.make_callable({x}, {y});
+  const std::vector<torch::Tensor> input = {torch::ones({4})};
+  for (auto _ : state) benchmark::DoNotOptimize(run(input));
+}
+BENCHMARK(TinyOperatorsInASession)->MinTime(1);
+
+void TinyOperatorsInALoop(benchmark::State& state) {
+  const torch::NoGradGuard guard;
+  const torch::Tensor input = torch::ones({4});
+  const torch::Tensor one = torch::ones({4});
+  for (auto _ : state) {
+    torch::Tensor y = input;
+    for (int i = 0; i < kOperators / 2; ++i) y = at::mul(at::add(y, one), one);
+    benchmark::DoNotOptimize(y);
+  }
+}
+BENCHMARK(TinyOperatorsInALoop)->MinTime(1);
+
+torch::nn::Sequential conv_net() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Conv2d(1, 16, 5), torch::nn::ReLU(), torch::nn::MaxPool2d(2),
+                               torch::nn::Conv2d(16, 32, 5), torch::nn::ReLU(), torch::nn::MaxPool2d(2),
+                               torch::nn::Flatten(), torch::nn::Linear(512, 128), torch::nn::ReLU(),
+                               torch::nn::Linear(128, 10));
+}
+
+// A step of training on a batch of digits, which is another one each time.
+struct Digits {
+  torch::Tensor images = torch::rand({20 * 64, 1, 28, 28});
+  torch::Tensor labels = torch::randint(0, 10, {20 * 64});
+  int64_t next = 0;
+
+  std::vector<torch::Tensor> batch() {
+    next = (next + 1) % 20;
+    return {images.slice(0, next * 64, (next + 1) * 64), labels.slice(0, next * 64, (next + 1) * 64)};
+  }
+};
+
+void DigitsInASession(benchmark::State& state) {
+  Graph graph;
+  auto net = conv_net();
+  const TracedModule traced = trace(graph, net, {torch::zeros({2, 1, 28, 28})});
+  const Output labels = graph.placeholder("labels", at::kLong, {kBatch});
+  const Output loss = ops::cross_entropy_loss(traced.outputs[0], labels);
+  const Node train = minimize(optim::SGD({.lr = 0.01, .momentum = 0.9}), loss);
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  const Callable step = session.make_callable({traced.inputs[0], labels}, {loss}, {train});
+  Digits digits;
+  for (auto _ : state) benchmark::DoNotOptimize(step(digits.batch()));
+}
+BENCHMARK(DigitsInASession)->MinTime(3);
+
+void DigitsInALoop(benchmark::State& state) {
+  auto net = conv_net();
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  Digits digits;
+  for (auto _ : state) {
+    const auto batch = digits.batch();
+    optimizer.zero_grad();
+    torch::Tensor loss = torch::nn::functional::cross_entropy(net->forward(batch[0]), batch[1]);
+    loss.backward();
+    optimizer.step();
+    benchmark::DoNotOptimize(loss);
+  }
+}
+BENCHMARK(DigitsInALoop)->MinTime(3);
+
+// From nothing to the first result of a chain of so many nodes.
+void FirstRunOfAChain(benchmark::State& state) {
+  for (auto _ : state) {
+    Graph graph;
+    const Output x = graph.placeholder("x", at::kFloat, {4});
+    const Output one = graph.constant(torch::ones({4}));
+    Output y = x;
+    for (int64_t i = 0; i < state.range(0); ++i) y = ops::add(y, one);
+    Session session("local", graph);
+    benchmark::DoNotOptimize(session.run({y}, {{x, torch::ones({4})}}));
+  }
+}
+BENCHMARK(FirstRunOfAChain)->Arg(10'000)->Arg(100'000)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace muster
