@@ -11,9 +11,13 @@ namespace muster::detail {
 
 LogFile::LogFile(std::filesystem::path path)
     : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
+      // O_NONBLOCK: opening a pipe that nobody reads would wait, deaf to signals.
+      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+  if (fd_ < 0 && errno == ENXIO)
+    raise<SystemError>("the log file {} is a pipe that nobody reads: start its reader first", path_.string());
   if (fd_ < 0)
     raise<SystemError>("the log file {} can't be written: {}", path_.string(), describe_errno(errno));
+  ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
 }
 
 LogFile::~LogFile() {

@@ -558,6 +558,11 @@ void Config::check_tls() const {
   for (const auto& [flag, text] :
        {std::pair{"--tls-cert", &tls_cert}, {"--tls-key", &tls_key}, {"--tls-ca", &tls_ca}})
     (text->empty() ? missing : given).emplace_back(flag);
+  if (!given.empty() && missing.empty() && engine != "native")
+    raise<InvalidArgument>(
+        "--engine {} has connections of its own, which --tls-cert does not encrypt: use --engine "
+        "native, or leave {} out",
+        engine, listed(given));
   if (given.empty() || missing.empty()) return;
   raise<InvalidArgument>("TLS needs --tls-cert, --tls-key and --tls-ca together: add {}, or leave {} out",
                          listed(missing), listed(given));

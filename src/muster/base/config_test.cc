@@ -193,6 +193,8 @@ TEST(Config, OnlyAWorkerThatIsThereCanBeSlow) {
 }
 
 TEST(Config, TlsIsAllOfItsFlagsOrNone) {
+  EXPECT_THAT(complaint({"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--engine", "gloo"}),
+              HasSubstr("--engine gloo has connections of its own, which --tls-cert does not encrypt"));
   EXPECT_THAT(complaint({"--tls-cert", "a"}),
               HasSubstr("add --tls-key and --tls-ca, or leave --tls-cert out"));
   EXPECT_THAT(complaint({"--tls-cert", "a", "--tls-ca", "c"}), HasSubstr("add --tls-key"));

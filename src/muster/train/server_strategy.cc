@@ -166,7 +166,7 @@ void ServerStrategy::pull() {
 }
 
 void ServerStrategy::refresh() {
-  if (local_steps_ > 0 && !std::exchange(warned_of_own_, true))
+  if (local_steps_ > 0 && options_.spec.policy.workers > 1 && !std::exchange(warned_of_own_, true))
     log_warning(
         "worker/{} evaluates its own parameters, {} steps after the last average: each worker's differ, and "
         "the sums are of all of them; call finish_epoch() before evaluate()",

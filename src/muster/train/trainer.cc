@@ -231,6 +231,7 @@ class Trainer::Impl {
       strategy_->adopt_parameters();
     }
     model_->note_values();
+    has_changed_ = true;
   }
 
   void show_progress(std::function<std::string()> text) {
@@ -399,7 +400,7 @@ class Trainer::Impl {
   void check_copies() {
     if (job_.workers() == 1) return;
     auto copies = model_->frozen();
-    for (size_t i = 0; optimizer_ && i < model_->size(); ++i)
+    for (size_t i = 0; (optimizer_ || has_changed_) && i < model_->size(); ++i)
       copies.emplace_back(model_->info(i).name, model_->tensor(i));
     std::vector<torch::Tensor> tensors;
     for (const auto& copy : copies) {
@@ -410,11 +411,16 @@ class Trainer::Impl {
     if (!differs || std::exchange(warned_of_copies_, true) || !job_.is_chief()) return;
     const auto is_it = [&](const auto& copy) { return copy.second.is_same(tensors[*differs]); };
     log_warning(
-        "the parameter {} is not the same on all workers any more: {} each worker has a copy, and all must "
+        "the parameter {} is not the same on all workers any more: {} each {} has a copy, and all must "
         "change it alike; was it changed on some of them only{}?",
         std::ranges::find_if(copies, is_it)->first,
-        optimizer_ ? "with an optimizer of torch's" : "of what is not trained",
-        optimizer_ ? ", or by an optimizer that draws random numbers" : "");
+        optimizer_     ? "with an optimizer of torch's"
+        : has_changed_ ? "of what change_parameters() changed"
+                       : "of what is not trained",
+        has_changed_ && !optimizer_ ? "host" : "worker",
+        optimizer_     ? ", or by an optimizer that draws random numbers"
+        : has_changed_ ? ", or by other random numbers on each"
+                       : "");
   }
 
   // Hooks may use the Trainer, and add others.
@@ -855,6 +861,7 @@ class Trainer::Impl {
   bool warned_of_empty_ = false;
   bool warned_of_no_rate_ = false;
   bool warned_of_loss_ = false;
+  bool has_changed_ = false;  // change_parameters() was called after the first step
   bool warned_of_copies_ = false;
   bool warned_of_progress_ = false;
   bool warned_of_change_within_ = false;

@@ -388,6 +388,28 @@ TEST(TrainerWarnings, AProgressLineWithoutSamplesIsSaid) {
   EXPECT_THAT(logged.end(), HasSubstr("the progress line counts samples: give Trainer::step() the size"));
 }
 
+TEST(TrainerWarnings, ChangesThatDifferBetweenHostsAreSaid) {
+  for (const bool differ : {true, false}) {
+    Logged logged;
+    on_workers(with_warnings({.workers = 2, .shared_memory = false}), [&](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.step([&] { return loss_at(net, 0); }, 8);
+      trainer.change_parameters([&] { net->parameters()[0].add_(differ && job.rank() == 1 ? 1.0 : 2.0); });
+      trainer.finish_epoch();
+      return 0;
+    });
+    const auto said =
+        AllOf(HasSubstr("is not the same on all workers any more: of what change_parameters() changed"),
+              HasSubstr("each host has a copy"));
+    if (differ) {
+      EXPECT_THAT(logged.end(), said);
+    } else {
+      EXPECT_THAT(logged.end(), Not(HasSubstr("not the same")));
+    }
+  }
+}
+
 TEST(TrainerWarnings, RatesThatDifferAreSaidByTheServer) {
   for (const bool differs : {true, false}) {
     Logged logged;

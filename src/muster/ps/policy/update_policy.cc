@@ -223,6 +223,11 @@ void UpdatePolicy::retire(int index) {
 Decision UpdatePolicy::settle() {
   if (living() > 0 && state_->active() + state_->expected() == 0) begin_epoch();
   rules_->settle();
+  const bool is_stepwise = mode() == Mode::kSync || mode() == Mode::kLocal;
+  if (!is_stepwise || state_->step != state_->position_step) {
+    state_->position = state_->samples;
+    state_->position_step = state_->step;
+  }
   if (over()) {
     finish();
   } else {
@@ -271,7 +276,7 @@ void UpdatePolicy::answer(int index, Answer::Kind kind) {
   answer.mode = mode();
   answer.step = state_->step;
   answer.version = state_->version;
-  answer.samples = state_->samples;
+  answer.samples = state_->position;
   worker.answer = answer;
   state_->decision.answers.push_back(answer);
 }

@@ -124,7 +124,8 @@ struct Answer {
   Mode mode = Mode::kAsync;  ///< kBegin: that the token is for
   int64_t step = 0;          ///< kBegin: of the token; kDone: the global step
   int64_t version = 0;       ///< the worker must see at least this version of the parameters
-  int64_t samples = 0;       ///< of all pushes so far, whatever became of them
+  int64_t samples =
+      0;  ///< of all pushes so far, whatever became of them; kSync, kLocal: until this step began
 
   // Of the worker's push, when it was one.
   enum class Outcome { kNone, kApplied, kDropped, kSkipped };

@@ -91,6 +91,22 @@ TEST(Phases, ATokenOfAFailedWorkerIsHandedOutAgainSoThatThePhaseEnds) {
   EXPECT_EQ(script.policy.mode(), Mode::kSync);
 }
 
+// The learning rate of a step may depend on it, and has to be the same on all workers.
+TEST(Samples, AreTheSameForAllWorkersOfASynchronousStepWheneverTheyCome) {
+  UpdatePolicy policy({.workers = 3, .phases = {{0, Mode::kSync}}});
+  EXPECT_EQ(policy.enter(0, 0).answers.at(0).samples, 0);
+  policy.push(0, {.sequence = 1, .samples = 5});
+  EXPECT_EQ(policy.enter(1, 0).answers.at(0).samples, 0)
+      << "5 are pushed, and belong to the step that it begins";
+  policy.push(1, {.sequence = 1, .samples = 7});
+  EXPECT_EQ(policy.enter(2, 0).answers.at(0).samples, 0);
+  const Decision update = policy.push(2, {.sequence = 1, .samples = 9});
+  ASSERT_EQ(update.answers.size(), 3U);
+  for (const auto& answer : update.answers) EXPECT_EQ(answer.samples, 21);
+  policy.push(0, {.sequence = 2, .step = 1, .version = 1, .samples = 5});
+  EXPECT_EQ(policy.enter(1, 1).answers.at(0).samples, 21) << "as one that is started again";
+}
+
 TEST(Samples, OfAllPushesCountWhateverBecomesOfThem) {
   UpdatePolicy policy({.workers = 2, .max_staleness = 0});
   EXPECT_EQ(policy.enter(0, 0).answers.at(0).samples, 0);
