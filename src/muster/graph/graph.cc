@@ -66,7 +66,7 @@ void check_variable(const Output& variable, const std::string& subject) {
 // A node for the operator, for Graph::add and the functions of muster/ops.h.
 Node add_node(detail::GraphData& data, const std::string& op, const std::vector<Argument>& arguments,
               const std::vector<NamedArgument>& named, std::source_location where) {
-  const std::string subject = fmt::format("{} ({})", op, detail::describe(where));
+  const auto subject = [&] { return fmt::format("{} ({})", op, detail::describe(where)); };  // for messages
   auto& known = data.operators[op];
   if (known.empty()) {
     try {
@@ -79,7 +79,7 @@ Node add_node(detail::GraphData& data, const std::string& op, const std::vector<
   }
   const auto check_graph = [&](const Argument& argument) {
     for (const auto& output : argument.outputs()) {
-      if (output.defined()) check_same_graph(data, output, subject);
+      if (output.defined() && output.get()->graph != &data) check_same_graph(data, output, subject());
     }
   };
   for (const auto& argument : arguments) check_graph(argument);
@@ -88,12 +88,12 @@ Node add_node(detail::GraphData& data, const std::string& op, const std::vector<
   std::vector<detail::MatchedArguments> refused;
   for (const auto& candidate : known) {
     if (candidate->kind() != detail::OperatorKind::kLibtorch)
-      raise<InvalidArgument>("{}: it is Muster's own; use the functions of Graph", subject);
+      raise<InvalidArgument>("{}: it is Muster's own; use the functions of Graph", subject());
     if (candidate->schema().is_mutable())
       raise<InvalidArgument>(
           "{}: it changes its arguments, which a node must not; use the operator that gives a "
           "new tensor",
-          subject);
+          subject());
     auto matched = match_arguments(*candidate, arguments, named);
     if (!matched.refusal.empty()) {
       refused.push_back(std::move(matched));
@@ -114,8 +114,8 @@ Node add_node(detail::GraphData& data, const std::string& op, const std::vector<
   size_t most = 0;
   for (const auto& each : refused) most = std::max(most, each.arguments.size());
   std::erase_if(refused, [most](const auto& each) { return each.arguments.size() < most; });
-  if (refused.size() == 1) raise<InvalidArgument>("{}: {}", subject, refused.front().refusal);
-  std::string text = fmt::format("{}: none of its overloads takes these arguments:", subject);
+  if (refused.size() == 1) raise<InvalidArgument>("{}: {}", subject(), refused.front().refusal);
+  std::string text = fmt::format("{}: none of its overloads takes these arguments:", subject());
   for (const auto& each : refused) text += "\n  " + each.refusal;
   throw InvalidArgument(text);
 }

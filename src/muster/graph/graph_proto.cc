@@ -205,16 +205,14 @@ class GraphReader {
   void read_node(const NodeProto& proto) {
     subject_ = fmt::format("node {} of the graph, '{}' ({})", data_.nodes.size(), proto.name(), proto.op());
     if (proto.name().empty()) raise<InvalidArgument>("{}: it has no name", subject_);
-    OperatorPtr op;
-    auto& known = data_.operators[proto.op()];
-    if (known.empty()) {
+    OperatorPtr& op = operators_[proto.op()];
+    if (!op) {
       try {
-        known = {Operator::find(proto.op())};
+        op = Operator::find(proto.op());
       } catch (const InvalidArgument& error) {
         raise<InvalidArgument>("{}: {}", subject_, error.what());
       }
     }
-    op = known.front();
     if (op->kind() == OperatorKind::kLibtorch && op->schema().is_mutable())
       raise<InvalidArgument>("{}: it changes its arguments, which a node must not", subject_);
     static_cast<void>(merged_device("", proto.device(), proto.name()));
@@ -455,6 +453,7 @@ class GraphReader {
   Graph graph_;
   GraphData& data_ = graph_.data();
   std::unordered_map<std::string, std::shared_ptr<const std::string>> files_;
+  std::unordered_map<std::string, OperatorPtr> operators_;
   std::string subject_;
 };
 

@@ -63,10 +63,13 @@ TEST(GraphProto, WhatIsReadIsWhatWasWritten) {
   const Graph graph = rich_graph();
   const SavedGraph saved = to_proto(graph);
   EXPECT_EQ(saved.tensors.size(), 1U);
-  const Graph read = from_proto(saved.proto, saved.tensors);
+  Graph read = from_proto(saved.proto, saved.tensors);
   EXPECT_EQ(text_of(read), text_of(graph));
   EXPECT_EQ(read.variables().size(), 2U);
   EXPECT_EQ(to_proto(read).proto.SerializeAsString(), saved.proto.SerializeAsString());
+  const Output x = read.output("x");
+  EXPECT_EQ(read.add("aten::mean", {x, std::vector<int64_t>{1}}).op(), "aten::mean.dim")
+      << "it can be built on";
 }
 
 TEST(GraphProto, FilesAreReplacedWhole) {

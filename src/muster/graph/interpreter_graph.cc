@@ -229,6 +229,16 @@ void InterpreterGraphImporter::set_results(const torch::jit::Node& node, const N
     values_.insert_or_assign(outputs[i], Argument(made.output(static_cast<int>(i))));
 }
 
+// A trace notes _convolution, which is how libtorch carries a convolution out. The operator that has a
+// derivative of its own, as a loop would use it, is convolution.
+Node InterpreterGraphImporter::add_operator_node(const c10::FunctionSchema& schema,
+                                                 std::vector<Argument> arguments) {
+  constexpr size_t kArgumentsOfConvolution = 9;
+  if (schema.name() != "aten::_convolution") return graph_.add(full_name(schema), arguments, {}, where_);
+  arguments.erase(arguments.begin() + kArgumentsOfConvolution, arguments.end());
+  return graph_.add("aten::convolution", arguments, {}, where_);
+}
+
 void InterpreterGraphImporter::import_operator(const torch::jit::Node& node) {
   const auto* schema = node.maybeSchema();
   if (schema == nullptr) refuse(node, "is no operator that a graph can hold");
@@ -244,7 +254,7 @@ void InterpreterGraphImporter::import_operator(const torch::jit::Node& node) {
     replace_in_place(node, arguments);
     return;
   }
-  const Node made = graph_.add(full_name(*schema), arguments, {}, where_);
+  const Node made = add_operator_node(*schema, arguments);
   scopes_[made.get()] = scope;
   set_results(node, made);
   if (gives_view(*schema)) {

@@ -54,6 +54,7 @@ class InterpreterGraphImporter {
 
   void import_node(const torch::jit::Node& node);
   void import_operator(const torch::jit::Node& node);
+  Node add_operator_node(const c10::FunctionSchema& schema, std::vector<Argument> arguments);
   void import_attribute(const torch::jit::Node& node);
   bool import_structure(const torch::jit::Node& node);
   std::vector<Argument> arguments_of(const torch::jit::Node& node);

@@ -45,7 +45,7 @@ struct PolicyState {
   int64_t version = 0;
   int64_t samples = 0;  ///< of all pushes
   /// The samples that workers are told, as the job's position. Synchronous ones all have to know the same for
-  /// one step, whenever they are answered: what was pushed until the last step ended.
+  /// one step, whenever they are answered: what was pushed until the last step, or the epoch, ended.
   int64_t position = 0;
   int64_t position_step = 0;  ///< the step at whose beginning it was taken
   std::vector<WorkerState> workers;

@@ -240,6 +240,7 @@ Decision UpdatePolicy::settle() {
 // All workers have finished the epoch or are away, and none is still to come: those who finished begin the
 // next.
 void UpdatePolicy::begin_epoch() {
+  state_->position = state_->samples;  // nobody is within a step: what came too late for one counts now
   for (int index = 0; index < state_->options.workers; ++index) {
     if (state_->worker(index).status != WorkerState::Status::kFinishedEpoch) continue;
     state_->worker(index).status = WorkerState::Status::kWaiting;
@@ -259,6 +260,7 @@ void UpdatePolicy::hand_out() {
 }
 
 void UpdatePolicy::finish() {
+  state_->position = state_->samples;
   for (int index = 0; index < state_->options.workers; ++index) {
     const WorkerState::Status status = state_->worker(index).status;
     if (status == WorkerState::Status::kWaiting || status == WorkerState::Status::kFinishedEpoch)

@@ -107,6 +107,19 @@ TEST(Samples, AreTheSameForAllWorkersOfASynchronousStepWheneverTheyCome) {
   EXPECT_EQ(policy.enter(1, 1).answers.at(0).samples, 21) << "as one that is started again";
 }
 
+TEST(Samples, OfAGradientThatCameTooLateForTheLastStepOfAnEpochCountAtItsEnd) {
+  UpdatePolicy policy({.workers = 2, .phases = {{0, Mode::kSync}}, .aggregate = 1});
+  policy.enter(0, 0);
+  policy.enter(1, 0);
+  policy.push(0, {.sequence = 1, .samples = 5});
+  policy.finish_epoch(0);
+  EXPECT_EQ(policy.push(1, {.sequence = 1, .samples = 7}).answers.at(0).samples, 5)
+      << "dropped, within a step";
+  const Decision next = policy.finish_epoch(1);
+  ASSERT_EQ(next.answers.size(), 2U);
+  for (const auto& answer : next.answers) EXPECT_EQ(answer.samples, 12);
+}
+
 TEST(Samples, OfAllPushesCountWhateverBecomesOfThem) {
   UpdatePolicy policy({.workers = 2, .max_staleness = 0});
   EXPECT_EQ(policy.enter(0, 0).answers.at(0).samples, 0);
