@@ -157,6 +157,35 @@ TEST_F(LauncherOptionsTest, AStrategyThatNobodyTrainsWithIsSaid) {
               HasSubstr("--strategy ps-sync had no effect: does the program call muster::run?"));
 }
 
+TEST_F(LauncherOptionsTest, FlagsOfTrainingThatNobodyTrainsWithAreSaid) {
+  EXPECT_THAT(muster({"run", "--precision", "bf16", "--slow", "worker/0:2x", "--on-nan", "skip", "--",
+                      beside_self("hello_cluster")})
+                  .output,
+              HasSubstr("made no Trainer and no ShardedEmbedding: --precision bf16, --slow worker/0:2x, "
+                        "--on-nan skip had no effect"));
+  EXPECT_THAT(muster({"run", "--", beside_self("hello_cluster")}).output, Not(HasSubstr("no effect")));
+}
+
+TEST_F(LauncherOptionsTest, ALauncherThatIsStartedSeveralTimesSaysSo) {
+  const std::map<std::string, std::string> of_rank0 = {
+      {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const auto said = HasSubstr("Open MPI started `muster run` 2 times, and each starts a job of its own");
+  EXPECT_THAT(muster({"run", "--", "true"}, of_rank0).output, said);
+  auto of_rank1 = of_rank0;
+  of_rank1["OMPI_COMM_WORLD_RANK"] = "1";
+  EXPECT_THAT(muster({"run", "--", "true"}, of_rank1).output, Not(said)) << "one of them says it";
+  EXPECT_THAT(
+      muster({"run", "--nnodes", "2", "--coordinator", "127.0.0.1:2", "--dry-run", "--", "true"}, of_rank0)
+          .output,
+      Not(said));
+  EXPECT_THAT(
+      muster({"run", "--", "true"},
+             {{"MUSTER_TASK", "worker/0"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})
+          .output,
+      Not(said))
+      << "a task may launch a job of its own";
+}
+
 TEST_F(LauncherOptionsTest, ADryRunPrintsCommandsThatAShellTakes) {
   const auto result = muster({"run", "--workers", "2", "--strategy", "ps-sync", "--dry-run", "--env",
                               "WHAT=it's here", "--", "sh", "-c", "echo $WHAT as $MUSTER_TASK of $TF_CONFIG"},

@@ -10,10 +10,13 @@ namespace muster {
 
 /// Where the time went, since the Trainer was made or the metrics were reset.
 struct Metrics {
-  int64_t steps = 0;              ///< The steps that were taken.
-  int64_t samples = 0;            ///< The samples of all workers, where the steps were told how many.
-  double loss = 0;                ///< The mean loss over all workers in the last step.
-  double gradient_norm = 0;       ///< The norm of the last step's gradient; 0 unless it was needed.
+  int64_t steps = 0;  ///< The steps that were taken.
+  /// The samples of all workers, where the steps were told how many. With parameter servers, of the steps
+  /// that this worker took part in: not of others' while it was in finish_epoch().
+  int64_t samples = 0;
+  double loss = 0;  ///< The mean loss over all workers in the last step.
+  /// The norm of the last step's gradient; 0 unless it was needed, and with servers, which alone know it.
+  double gradient_norm = 0;
   double learning_rate = 0;       ///< The learning rate of the last step.
   int64_t skipped = 0;            ///< The steps without an update, because a gradient was not finite.
   int64_t dropped = 0;            ///< The gradients of this worker that servers found too late to use.

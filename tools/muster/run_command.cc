@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/flags.h"
+#include "muster/base/log.h"
 #include "muster/base/random.h"
 #include "muster/base/text.h"
 #include "muster/cluster/identity.h"
@@ -142,6 +143,28 @@ void RunCommand::Impl::check() {
   options.spec.workers = workers.value_or(1);
 }
 
+namespace {
+
+// mpirun or srun before `muster run`, where nothing tells the launchers of one another.
+void warn_of_many_launchers(const Config& config) {
+  std::optional<Identity> identity;
+  try {
+    identity = find_identity(config);
+  } catch (const InvalidArgument&) {
+    return;  // Whatever is wrong with those variables: they are not for a launcher.
+  }
+  if (identity->launcher == "none" || identity->launcher == "TF_CONFIG" || !identity->is_chief()) return;
+  const int count = identity->count("worker");
+  if (count == 1) return;
+  log_warning(
+      "{0} started `muster run` {1} times, and each starts a job of its own: let {0} start the program "
+      "itself, "
+      "or make one job of all with --nnodes and --node-rank",
+      identity->launcher, count);
+}
+
+}  // namespace
+
 int RunCommand::run() {
   Impl& impl = *impl_;
   if (!impl.config_file.empty()) read_flags_file(*impl.app, impl.config_file);
@@ -151,6 +174,8 @@ int RunCommand::run() {
   if (impl.controlled) read_variables(environment);
   impl.options.config.read_environment(environment);
   impl.check();
+  if (impl.options.spec.nodes == 1 && impl.hosts.empty() && impl.hostfile.empty())
+    warn_of_many_launchers(impl.options.config);
   return impl.hosts.empty() && impl.hostfile.empty() ? impl.run_here() : impl.run_on_hosts();
 }
 

@@ -1,5 +1,6 @@
 #include "muster/task_output.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -224,6 +225,20 @@ TEST_F(TaskOutputTest, TheLauncherSpeaksOnStandardError) {
   written.clear();
   output.warn("failed");
   EXPECT_EQ(written[2], "muster   | \x1b[1;31mfailed\x1b[0m\n");
+}
+
+TEST_F(TaskOutputTest, AFileToKeepThatIsAPipeNobodyReadsIsRefusedAtOnce) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("muster-fifo-{}", ::getpid());
+  std::filesystem::create_directories(folder);
+  options.tee = folder / "pipe";
+  ASSERT_EQ(::mkfifo(options.tee.c_str(), 0600), 0);
+  try {
+    make(false);
+    ADD_FAILURE() << "it was taken";
+  } catch (const SystemError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("a pipe that nobody reads: start its reader first"));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -568,6 +568,33 @@ void Config::check_tls() const {
                          listed(missing), listed(given));
 }
 
+std::vector<std::string> Config::without_effect_on_the_launcher() const {
+  std::vector<std::string> sentences;
+  const auto launcher = sources_.find("coordinator");
+  if (launcher == sources_.end() || launcher->second.starts_with("--")) return sentences;
+  for (const char* name : {"stall-warning", "collective-timeout", "heartbeat-timeout"}) {
+    const auto source = sources_.find(name);
+    if (source == sources_.end() || !source->second.starts_with("--")) continue;
+    sentences.push_back(fmt::format(
+        "{} was given to the program, and the launcher, which watches all waits, does not know of it: "
+        "give it to `muster run`, before --",
+        source->second));
+  }
+  return sentences;
+}
+
+std::vector<std::string> Config::given_for_training() const {
+  std::vector<std::string> given;
+  for (const auto& setting : settings()) {
+    const bool only_training =
+        setting.applies != Applies::kAlways || std::string_view(setting.name) == "strategy";
+    if (!only_training || !sources_.contains(setting.name)) continue;
+    given.push_back(setting.is_switch ? fmt::format("--{}", setting.name)
+                                      : fmt::format("--{} {}", setting.name, setting.print(*this)));
+  }
+  return given;
+}
+
 std::vector<std::string> Config::without_effect_on_one_host() const {
   std::vector<std::string> sentences;
   if (!shared_memory) return sentences;

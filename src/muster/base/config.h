@@ -107,6 +107,13 @@ class Config {
   /// A sentence for each setting that is not its default and has no effect while all tasks are on one host.
   std::vector<std::string> without_effect_on_one_host() const;
 
+  /// A sentence for each setting that this program's own flags have given and that the coordinator alone, or
+  /// for the most part, goes by, where a launcher has the coordinator: `muster run` was not told of them.
+  std::vector<std::string> without_effect_on_the_launcher() const;
+
+  /// The settings that were given and that only training goes by: "--precision bf16".
+  std::vector<std::string> given_for_training() const;
+
   /// Whether the strategy is one of parameter servers.
   bool uses_servers() const { return strategy.starts_with("ps-"); }
 

@@ -12,8 +12,11 @@
 namespace muster::detail {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 using namespace std::chrono_literals;
 
 Config read(const std::vector<std::string>& flags, Environment variables) {
@@ -34,6 +37,26 @@ std::string message_of(Function function) {
     return error.what();
   }
   return "nothing was thrown";
+}
+
+TEST(ConfigOfAProgram, SettingsThatTheLauncherWouldNeedAreSaid) {
+  const auto said = [](const std::vector<std::string>& flags, const Environment& variables) {
+    return read(flags, variables).without_effect_on_the_launcher();
+  };
+  const Environment launched = {{"MUSTER_COORDINATOR", "127.0.0.1:4000"}};
+  EXPECT_THAT(said({"--stall-warning", "2s"}, launched),
+              ElementsAre(HasSubstr("--stall-warning was given to the program")));
+  EXPECT_THAT(said({"--collective-timeout", "2s", "--heartbeat-timeout", "3s"}, launched), SizeIs(2));
+  EXPECT_THAT(said({}, {{"MUSTER_COORDINATOR", "127.0.0.1:4000"}, {"MUSTER_STALL_WARNING", "2s"}}), IsEmpty())
+      << "the launcher itself said so";
+  EXPECT_THAT(said({"--stall-warning", "2s"}, {}), IsEmpty()) << "nobody launched it";
+}
+
+TEST(ConfigOfAProgram, SettingsOfTrainingAreKnownToHaveBeenGiven) {
+  EXPECT_THAT(read({"--stall-warning", "2s", "--engine", "native"}, {}).given_for_training(), IsEmpty());
+  EXPECT_THAT(
+      read({"--strategy", "ps-async", "--hogwild"}, {{"MUSTER_PRECISION", "bf16"}}).given_for_training(),
+      ElementsAre("--strategy ps-async", "--precision bf16", "--hogwild"));
 }
 
 TEST(Config, AFlagWinsOverAVariableAndAVariableOverTheDefault) {

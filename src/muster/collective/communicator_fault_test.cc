@@ -458,5 +458,33 @@ TEST(Communicator, TenThousandCyclesLeakNothing) {
   EXPECT_THAT(errors, Each(""));
 }
 
+// A rank that meets the others and then never connects: whoever waits for it hears of an abort, and says whom
+// it waits for.
+TEST(ConnectingRanks, AWaitForARankThatDoesNotConnectIsToldOfAndHearsAnAbort) {
+  WaitRegistry waits;
+  std::string waited_for;
+  int looks = 0;
+  Communicator::Options options = {
+      .rank = 0,
+      .size = 2,
+      .rendezvous =
+          [](const std::string& mine, Deadline) {
+            return std::vector<std::string>{mine, mine};
+          },
+      .endpoint = std::make_shared<Endpoint>(Endpoint::Options{.secret = "test"}),
+      .rendezvous_timeout = 60s,
+      .waits = &waits,
+      .tasks = {"worker/0", "worker/1"}};
+  options.check = [&] {
+    look_at_wait();
+    for (const auto& wait : waits.waits()) {
+      if (!wait.wait_for.tasks.empty()) waited_for = wait.wait_for.tasks.front();
+    }
+    if (++looks > 200 || !waited_for.empty()) throw Aborted("somebody ended the job");
+  };
+  EXPECT_THROW(Communicator{options}, Aborted);
+  EXPECT_EQ(waited_for, "worker/1");
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ struct Communicator::Options {
   std::chrono::milliseconds rendezvous_timeout{std::chrono::minutes(1)};
   detail::WaitRegistry* waits = nullptr;  ///< where ranks that are waited for are told of; outlives it
   std::vector<std::string> tasks;         ///< the name of each rank's task there
+  std::function<void()> check;            ///< called now and then while ranks connect, and may throw
   std::string host_identity;  ///< empty: this host's; tests put ranks of one machine on several "hosts"
   size_t arena_capacity = 0;  ///< 0: as much as the machine has memory
   size_t segment = 0;         ///< bytes that move at once; 0: as measured. Tests shrink it

@@ -166,6 +166,9 @@ void JobContext::host_coordinator() {
 }
 
 void JobContext::enter() {
+  if (!coordinator_ && identity_.is_chief()) {
+    for (const auto& sentence : config_.without_effect_on_the_launcher()) log_warning("{}", sentence);
+  }
   const auto deadline = Deadline::after(config_.join_timeout);
   auto coordinator = identity_.coordinator;
   if (coordinator_)
@@ -494,7 +497,8 @@ Communicator& JobContext::communicator() {
                                    .stall_warning = config_.stall_warning,
                                    .rendezvous_timeout = config_.join_timeout,
                                    .waits = &waits_,
-                                   .tasks = worker_names()};
+                                   .tasks = worker_names(),
+                                   .check = [this] { check(); }};
   if (config_.wire != "same") options.wire_dtype = parse_dtype(config_.wire);
   if (member_) {
     options.rendezvous = [this](const std::string& mine, Deadline deadline) {

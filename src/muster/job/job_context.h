@@ -111,7 +111,7 @@ class JobContext {
   int next_model_spec() { return ++model_specs_; }
 
   /// Whether anything of this task's uses parameter servers: a model or a table.
-  bool has_used_servers() const { return last_model_ > 0 || tables_ != nullptr; }
+  bool has_trained() const { return last_model_ > 0 || tables_ != nullptr; }
 
   /// The models that this worker trains now, in the order in which they began. Whoever trains one adds it, and
   /// takes it out before it is destroyed.

@@ -72,11 +72,10 @@ int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stac
     } else {
       body(job);
       if (context.is_of_a_fork()) end_fork(context, "");
-      if (context.servers_serve() && context.is_chief() && !context.has_used_servers())
-        log_warning(
-            "the program made no Trainer and no ShardedEmbedding: --strategy {} had no effect, and each "
-            "worker worked for itself",
-            context.config().strategy);
+      if (const auto flags = context.config().given_for_training();
+          context.is_chief() && !context.has_trained() && !flags.empty())
+        log_warning("the program made no Trainer and no ShardedEmbedding: {} had no effect",
+                    fmt::join(flags, ", "));
       if (const auto why = context.failed_training(); !why.empty())
         log_warning("training failed, and the program has ended as if it had not: {}", why);
     }

@@ -9,6 +9,7 @@
 #include "muster/base/log.h"
 #include "muster/base/random.h"
 #include "muster/base/text.h"
+#include "muster/base/wait_registry.h"
 #include "muster/net/host.h"
 
 namespace muster::detail {
@@ -73,9 +74,14 @@ std::string Attempt::connect() {
     const std::string who = fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
     const std::string channel_name =
         fmt::format("{}/control/{}/{}-{}", connected_.id, number_, std::min(me, rank), std::max(me, rank));
+    const ScopedWait wait(options_.waits, [&] {
+      WaitFor wait_for{.what = "communicator()", .limit = WaitLimit::kOwn};
+      if (!options_.tasks.empty()) wait_for.tasks.push_back(options_.tasks[static_cast<size_t>(rank)]);
+      return wait_for;
+    });
     try {
       bool shares = on_our_host(rank);
-      Connection connection = rank > me ? options_.endpoint->accept(channel_name, deadline_)
+      Connection connection = rank > me ? options_.endpoint->accept(channel_name, deadline_, options_.check)
                                         : connect_to(info, channel_name, shares);
       connection.send(&shares, sizeof(shares), deadline_);
       bool they_share = false;
@@ -86,6 +92,8 @@ std::string Attempt::connect() {
         trouble = who + " can't be reached inside the host";
       }
       connected_.connections.emplace(rank, std::move(connection));
+    } catch (const Aborted&) {
+      throw;
     } catch (const SystemError& error) {
       trouble = fmt::format("{}: {}", who, error.what());
     } catch (const Error& error) {

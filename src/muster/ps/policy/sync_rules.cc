@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -21,10 +22,8 @@ class SyncRules final : public ModeRules {
 
   void receive(int worker, const Push& push) override {
     if (push.step < state_.step) return state_.drop(worker, push, Answer::Outcome::kDropped);
-    const bool first = std::ranges::all_of(gradients_, [](const Gradient& other) { return other.push.skip; });
     gradients_.push_back({worker, push, /*taken=*/push.skip});
     if (push.skip) return state_.drop(worker, push, Answer::Outcome::kSkipped);
-    if (first) unit_ = push.weight;
     // Of an update that is yet to come, unless the worker waits for it.
     state_.worker(worker).next_answer = {
         .outcome = Answer::Outcome::kApplied, .loss = push.loss, .total = push.total};
@@ -64,7 +63,7 @@ class SyncRules final : public ModeRules {
     std::vector<Source> sources;
     for (Gradient& gradient : gradients_) {
       if (gradient.worker != worker || gradient.taken) continue;
-      sources.push_back(state_.source(worker, gradient.push, unit_));
+      sources.push_back(source_of(worker, gradient.push));
       gradient.taken = true;
     }
     if (!sources.empty()) state_.add_command(Command::Kind::kAccumulate, sources);
@@ -89,6 +88,11 @@ class SyncRules final : public ModeRules {
   };
 
   int count() const { return static_cast<int>(gradients_.size()); }
+
+  Source source_of(int worker, const Push& push) {
+    if (!unit_) unit_ = push.weight;
+    return state_.source(worker, push, *unit_);
+  }
 
   bool has_gradient(int worker) const {
     return std::ranges::count(gradients_, worker, &Gradient::worker) > 0;
@@ -119,6 +123,7 @@ class SyncRules final : public ModeRules {
       state_.add_command(Command::Kind::kDrop, {});
     }
     gradients_.clear();
+    unit_.reset();
     tokens_ = std::max(workers_, aggregate_);
   }
 
@@ -161,7 +166,7 @@ class SyncRules final : public ModeRules {
             state_.version + 1, push.lr, worker, first->lr, first_worker);
       ++state_.counts[worker].applied;
       if (taken) continue;
-      sources.push_back(state_.source(worker, push, unit_));
+      sources.push_back(source_of(worker, push));
       state_.worker(worker).next_answer = {.outcome = Answer::Outcome::kApplied,
                                            .staleness = state_.version - push.version,
                                            .loss = sums.loss / sums.total,
@@ -169,7 +174,7 @@ class SyncRules final : public ModeRules {
     }
     ++state_.version;
     Command& command = state_.add_command(Command::Kind::kApply, std::move(sources));
-    command.divisor = sums.total / unit_;
+    command.divisor = sums.total / *unit_;
     command.lr = first->lr;
     command.gradient_scale = first->gradient_scale;
   }
@@ -179,8 +184,10 @@ class SyncRules final : public ModeRules {
   const PhaseSpan span_;
   const int workers_;
   int aggregate_ = workers_;
-  double unit_ = 1;  // what weights are counted in: that of the step's first gradient
-  int tokens_ = 0;   // that carry this step
+  // What weights are counted in: that of the first gradient that is added up for this step. It is the first
+  // of the workers' own order, not the first to come: in every run the same sums are rounded.
+  std::optional<double> unit_;
+  int tokens_ = 0;  // that carry this step
   bool warned_of_rates_ = false;
   std::vector<Gradient> gradients_;  // for this step
 };

@@ -94,6 +94,19 @@ TEST(Sync, WeightsOfEqualBatchesAreOne) {
   }
 }
 
+TEST(Sync, WhoIsTheFirstToComeDoesNotChangeHowSumsAreRounded) {
+  for (const int first : {0, 1}) {
+    Script script(sync(2));
+    script.enter_all(2);
+    for (const int worker : {first, 1 - first}) {
+      const double samples = worker == 0 ? 7 : 3;
+      script.push(worker, {.weight = samples, .total = samples});
+    }
+    EXPECT_THAT(script.last.commands.at(0).sources, ElementsAre(Source{0, 1, 1}, Source{1, 1, 3.0 / 7}));
+    EXPECT_EQ(script.last.commands.at(0).divisor, 10.0 / 7);
+  }
+}
+
 TEST(Sync, WhichWorkersTheGradientsComeFromDoesNotMatter) {
   Script script(sync(3, 2));
   script.enter_all(3);
