@@ -63,6 +63,21 @@ TEST_F(LauncherOptionsTest, AFileCanHaveEveryFlagAndTheProgram) {
   EXPECT_THAT(result.output, AllOf(Not(HasSubstr("worker/0 |")), Not(HasSubstr("tuned"))));
 }
 
+TEST_F(LauncherOptionsTest, ArgumentsOfTheProgramAreLeftAsTheyAre) {
+  const auto result = muster({"run", "--", "sh", "-c", "printf '<%s>' \"$@\"; echo", "sh", "--layers",
+                              "[64,64]", "[]", "[a, b]", "#x"});
+  EXPECT_THAT(result.output, HasSubstr("<--layers><[64,64]><[]><[a, b]><#x>"));
+}
+
+TEST_F(LauncherOptionsTest, ANumberSignInQuotesIsNoCommentAndVariablesAddUp) {
+  write_file(
+      "env = [\"FIRST=x#y\", 'SECOND=2'] # \"a comment\"\n"
+      "program = [\"sh\", \"-c\", \"echo $FIRST $SECOND $THIRD issue #12\"]\n");
+  EXPECT_THAT(muster({"run", "--config", file, "--env", "THIRD=3"}).output, HasSubstr("| x#y 2 3 issue"));
+  EXPECT_THAT(muster({"run", "--config", file, "--env", "SECOND=two"}).output, HasSubstr("| x#y two issue"))
+      << "what is typed comes first";
+}
+
 TEST_F(LauncherOptionsTest, TheCommandLineComesBeforeTheFileAndTheFileBeforeVariables) {
   write_file(
       "workers = 5\nstrategy = \"ps-async\"\nlog-level = \"warning\"\nheartbeat-timeout = \"33s\"\n"

@@ -124,6 +124,9 @@ class Node {
   detail::GraphNode* node_ = nullptr;
 };
 
+/// Says where a new node is to be placed: "/job:ps/task:0", or a part of it.
+using DeviceFunction = std::function<std::string(const Node&)>;
+
 /// An argument of an operator: an output, a list of outputs (undefined ones are None), or a value of any type
 /// that libtorch's operators take: a number, a text, a list of numbers, a type, nothing.
 class Argument {
@@ -227,7 +230,7 @@ class Graph {
   Scope with_device(std::string_view device);
 
   /// The device of a new node is what a function of the node says, for example replica_device_setter().
-  Scope with_device(std::function<std::string(const Node&)> device);
+  Scope with_device(DeviceFunction device);
 
   /// New nodes run after these.
   Scope control_dependencies(std::vector<Node> nodes);
@@ -257,6 +260,18 @@ class Graph {
  private:
   std::unique_ptr<detail::GraphData> data_;
 };
+
+/// How variables are spread over the tasks of parameter servers.
+struct ReplicaDeviceOptions {
+  int ps_tasks = 1;
+  std::string ps_device = "/job:ps";          ///< Of variables; a task is added to it.
+  std::string worker_device = "/job:worker";  ///< Of all other nodes.
+  bool by_bytes = false;  ///< To the task with the fewest bytes so far, instead of one after the other.
+};
+
+/// For Graph::with_device(): variables go to the parameter servers, all else to the worker. Throws
+/// InvalidArgument where there is no task. A copy goes on where the other one is.
+DeviceFunction replica_device_setter(const ReplicaDeviceOptions& options);
 
 /// Adds the nodes to a graph that compute the derivative of the sum of `y` by each of `x`: with respect to
 /// variables, placeholders or any results between. They run on the devices of the nodes whose derivatives

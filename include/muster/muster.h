@@ -20,6 +20,7 @@
 #include "muster/run.h"
 #include "muster/schedule.h"
 #include "muster/seed.h"
+#include "muster/server.h"
 #include "muster/session.h"
 #include "muster/shard.h"
 #include "muster/sync_batch_norm.h"

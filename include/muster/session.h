@@ -6,12 +6,19 @@
 //   session.run({}, {}, {graph.initializer()});
 //   torch::Tensor y_value = session.run({y}, {{x, images}}).front();
 //
-// "local" runs in this process, without any network. Variables live in the session.
+// "local" runs in this process, without any network, and variables live in the session. The target() of a
+// Server (server.h), "grpc://host:port", runs the graph on that server's cluster, each node on the task that
+// its device names, and those without one on that server; variables live on the tasks that have them, and
+// are shared by all sessions of the cluster unless Options say otherwise. Making such a session waits for all
+// tasks of the cluster, and says so every few seconds.
 //
 // Thread-safe, also while others run; the graph must not grow meanwhile. A run blocks until it is done. It
 // throws InvalidArgument for fetches, feeds and targets that the graph does not have, for feeds of another
-// type or shape than their placeholder, and for an operator that fails, with the node and where it was made.
+// type or shape than their placeholder, and for an operator that fails, with the node and where it was made;
+// PeerLost for a task that is lost in the run, with its name. The next run works when the task is back; what
+// variables it had is lost.
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,9 +54,22 @@ class Session {
     bool fold_constants = true;        ///< Compute what depends on constants alone once.
     bool share_subexpressions = true;  ///< Compute what is written twice once.
     bool join_gradients = true;        ///< Run the derivatives of neighbours as one pass of autograd.
+
+    /// Print where each node is: "name: (Op): /job:worker/replica:0/task:1/device:cpu:0".
+    bool log_device_placement = false;
+    bool soft_placement = false;  ///< Leave devices that the cluster does not have out of account.
+
+    // Of sessions on a cluster.
+    std::string container;           ///< Where variables are: shared by the sessions that name the same.
+    bool private_variables = false;  ///< Variables of this session's own, which end with it.
+    std::string secret;              ///< The cluster's; empty: MUSTER_SECRET.
+
+    /// How long a run may take, after which it throws DeadlineExceeded; 0: as long as it lives.
+    std::chrono::milliseconds timeout{0};
   };
 
-  /// The graph outlives the session. Throws InvalidArgument for a target that is none.
+  /// The graph outlives the session. Throws InvalidArgument for a target that is none, Refused where the
+  /// secret is another one, PeerLost where no server is.
   Session(const std::string& target, const Graph& graph, Options options);
   Session(const std::string& target, const Graph& graph) : Session(target, graph, Options()) {}
   ~Session();

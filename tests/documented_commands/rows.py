@@ -79,6 +79,19 @@ ROWS = [
     Run("muster run --workers 2 --strategy ps-async -- gan", [GAN]),
     Run("muster run --ps 2 --workers 2 --strategy ps-async -- recommend", [RECOMMEND]),
 
+    # Graphs.
+    Run("""MUSTER_SECRET=mine hello_session 0
+           MUSTER_SECRET=mine hello_session 1""",
+        ["hello: (muster::constant): /job:local/replica:0/task:1/device:cpu:0", "the squares of what task 1 has: 1 4 9 16 25"],
+        shell="MUSTER_SECRET=mine hello_session 1 & MUSTER_SECRET=mine hello_session 0; code=$?; "
+              "MUSTER_SECRET=mine muster server --stop grpc://localhost:2223 && wait && exit $code"),
+    Elsewhere("MUSTER_SECRET=mine muster server --cluster 'ps=h1:2222;worker=h2:2222' --job ps --task 0",
+              "SessionProcesses.AServerThatIsKilledInAStepIsNamedAndMayComeBack"),
+    Elsewhere("MUSTER_SECRET=mine muster server --stop grpc://h1:2222",
+              "SessionProcesses.AClientThatDiesLeavesNothingBehind"),
+    Run("muster run --workers 2 --ps 1 --strategy none -- in_graph_mnist",
+        [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=90)]),
+
     # muster run.
     Run("muster run --help", ["--max-restarts", "h1$ muster run"]),
     Run("program", [HELLO + "none)"]),

@@ -13,8 +13,8 @@
 
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
+#include "muster/base/task_name.h"
 #include "muster/base/text.h"
-#include "muster/cluster/task_name.h"
 
 namespace muster::detail {
 namespace {

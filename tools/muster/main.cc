@@ -8,9 +8,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/flags.h"
-#include "muster/bench_command.h"
 #include "muster/info_command.h"
 #include "muster/manual_command.h"
+#include "muster/other_program.h"
 #include "muster/run_command.h"
 
 namespace {
@@ -20,10 +20,10 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "muster " MUSTER_VERSION);
   app.require_subcommand(1);
   muster::detail::RunCommand run_command(app);
-  const muster::detail::BenchCommand bench_command(app);
+  const muster::detail::OtherProgram other_program(app);
   const muster::detail::InfoCommand info_command(app);
   const muster::detail::ManualCommand manual_command(app);
-  if (muster::detail::BenchCommand::chosen(argc, argv)) muster::detail::BenchCommand::run(argv);
+  if (muster::detail::OtherProgram::chosen(argc, argv)) muster::detail::OtherProgram::run(argv);
   if (const auto code = muster::detail::parse_flags(app, argc, argv)) return *code;
   if (info_command.chosen()) return info_command.run();
   if (manual_command.chosen()) return manual_command.run();

@@ -93,6 +93,7 @@ RunCommand::RunCommand(CLI::App& parent) : impl_(std::make_unique<Impl>()) {
   options.config.add_job_flags(*app);
   app->add_option("program", options.command, "the program and its arguments, after --")
       ->option_text("program args...");
+  keep_brackets(*app->get_option("program"));
   app->footer(
       "Each task is told who it is by MUSTER_*, TF_CONFIG and torchrun's variables. The exit code is 0,\n"
       "or that of the task that failed (128 + signal when a signal ended it). With --strategy ps-... the\n"

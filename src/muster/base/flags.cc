@@ -234,6 +234,48 @@ void refuse_empty_numbers(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) refuse_empty_numbers(*command);
 }
 
+// CLI11 takes any # for the beginning of a comment, also one between quotes.
+std::string without_comments(const std::string& text) {
+  std::string result;
+  char quote = '\0';
+  bool is_comment = false;
+  for (const char c : text) {
+    if (c == '\n') {
+      quote = '\0';
+      is_comment = false;
+    } else if (is_comment) {
+      continue;
+    } else if (quote != '\0') {
+      if (c == quote) quote = '\0';
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '#') {
+      is_comment = true;
+      continue;
+    }
+    result += c;
+  }
+  return result;
+}
+
+// A flag that may be given several times, each time with one value more.
+bool adds_up(const CLI::Option& option) {
+  return option.get_items_expected_max() > 1 && option.get_delimiter() == '\0' && !option.get_positional();
+}
+
+// What keeps CLI11 from taking a word in brackets apart, until keep_brackets() removes it.
+constexpr char kKept = '\x01';
+
+std::string kept(const std::string& word) {
+  return word.size() > 1 && word.front() == '[' && word.back() == ']' ? kKept + word : word;
+}
+
+bool has_words(const CLI::App& app) {
+  const auto commands = app.get_subcommands({});
+  return app.get_option_no_throw("program") != nullptr ||
+         std::any_of(commands.begin(), commands.end(), [](const CLI::App* each) { return has_words(*each); });
+}
+
 // The flag `key`, or the words that are no flag ("program").
 CLI::Option* find_in_file(CLI::App& command, const std::string& key) {
   if (key == "config" || key == "help") return nullptr;  // of the command line only
@@ -245,8 +287,15 @@ CLI::Option* find_in_file(CLI::App& command, const std::string& key) {
 
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv) {
   wrap_help(app);
+  std::vector<std::string> words_given(argv, argv + argc);
+  if (has_words(app)) {
+    const auto end = std::find(words_given.begin(), words_given.end(), "--");
+    std::transform(end, words_given.end(), end, kept);
+  }
+  std::vector<const char*> pointers;
+  for (const auto& word : words_given) pointers.push_back(word.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(argc, pointers.data());
     refuse_empty_numbers(app);
     return std::nullopt;
   } catch (const CLI::Success& help) {
@@ -266,6 +315,10 @@ void refuse_empty_values(CLI::App& command) {
   }
 }
 
+void keep_brackets(CLI::Option& option) {
+  option.transform([](const std::string& word) { return word.starts_with(kKept) ? word.substr(1) : word; });
+}
+
 void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
   std::ifstream input(file);
   if (!input || std::filesystem::is_directory(file)) {
@@ -281,12 +334,15 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
     raise<InvalidArgument>("--config {} is larger than {} bytes", file.string(), kLargestFile);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // which some editors begin a file with
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  std::istringstream lines(text);
+  std::istringstream lines(without_comments(text));
+  constexpr char kNoComment = '\x01';
+  CLI::ConfigTOML toml;
+  toml.comment(kNoComment);
   std::set<std::string> typed;
   for (const CLI::Option* option : command.get_options({})) {
     if (option->count() > 0) typed.insert(option->get_name());
   }
-  for (const auto& item : CLI::ConfigTOML().from_config(lines)) {
+  for (const auto& item : toml.from_config(lines)) {
     if (!item.parents.empty()) {
       raise<InvalidArgument>("--config {}: it has a section, [{}]; flags stand one a line, in no section",
                              file.string(), item.parents.front());
@@ -302,11 +358,16 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
       raise<InvalidArgument>("--config {}: {} is not a flag of {}{}", file.string(), item.name,
                              command.get_name(), suggestion(item.name, known));
     }
-    if (typed.contains(option->get_name())) continue;
+    const bool is_typed = typed.contains(option->get_name());
+    if (is_typed && !adds_up(*option)) continue;
     if (option->get_items_expected_min() > 0 && std::ranges::all_of(item.inputs, &std::string::empty))
       raise<InvalidArgument>("--config {}: {}: {}", file.string(), item.name, kEmptyValue);
     try {
-      option->add_result(item.inputs);
+      const std::vector<std::string> more = is_typed ? option->results() : std::vector<std::string>();
+      if (is_typed) option->clear();
+      for (const auto& value : item.inputs)
+        option->add_result(option->get_positional() ? kept(value) : value);
+      for (const auto& value : more) option->add_result(value);
       option->run_callback();
     } catch (const CLI::ParseError& error) {
       raise<InvalidArgument>("--config {}: {}", file.string(), explain_value(command, error));

@@ -9,7 +9,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace muster::detail {
 
@@ -20,6 +21,10 @@ std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv)
 /// From now on, a flag of `command` with an empty value is a mistake, as --log-dir "$folder" of a script that
 /// has not set it; what is added later may have one. An empty number is a mistake of every flag.
 void refuse_empty_values(CLI::App& command);
+
+/// Words that stand in brackets, [64,64], stay as they are for this option, behind -- and in a file. CLI11
+/// would take them apart.
+void keep_brackets(CLI::Option& option);
 
 /// Gives those flags of `command`, which has been parsed, that were not typed the values that they have in
 /// `file`: lines of TOML such as `workers = 4`, `hogwild = true` and `program = ["mnist", "--epochs", "5"]`.

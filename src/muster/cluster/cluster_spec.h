@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/cluster/task_name.h"
+#include "muster/base/task_name.h"
 #include "muster/net/address.h"
 
 namespace muster::detail {

@@ -1,7 +1,18 @@
 #pragma once
 
-// The coordinator's gRPC streams, and nothing else: messages of the protocol go in and come out. What they
-// mean is decided in coordinator_state.h and member.cc. Internal to the room: it includes generated code.
+// gRPC streams of a protocol's messages, and nothing else: messages go in and come out. What they mean is
+// decided elsewhere (for the coordinator's in coordinator_state.h and member.cc). A protocol is
+//
+//   struct CoordinatorProtocol {
+//     using FromClient = proto::FromMember;
+//     using FromServer = proto::FromCoordinator;
+//     using Service = proto::CoordinatorService;    // with one call, Attach, a stream in both directions
+//     static constexpr const char* kServer = "the coordinator";
+//     static constexpr int kMaxMessage = 64 << 20;  // bytes
+//   };
+//
+// and a source of its own that includes control_stream_impl.h, with all of gRPC, and instantiates both
+// classes.
 //
 // Thread-safe. send() and close() queue and return: they never block, and may be called from within a
 // handler. Handlers run on gRPC's threads, without any lock of ours held; those of one stream run one at a
@@ -13,19 +24,21 @@
 #include <string>
 #include <vector>
 
-#include "muster/cluster/coordinator.pb.h"
 #include "muster/net/address.h"
 
 namespace muster::detail {
 
-/// The coordinator's end: many streams, told apart by number.
+/// The server's end: many streams, told apart by number.
+template <typename Protocol>
 class ControlStreamServer {
  public:
   using Id = uint64_t;
+  using FromClient = typename Protocol::FromClient;
+  using FromServer = typename Protocol::FromServer;
 
   struct Handler {
     std::function<void(Id, const std::string& peer)> connected;
-    std::function<void(Id, const proto::FromMember&)> received;
+    std::function<void(Id, const FromClient&)> received;
     std::function<void(Id)> disconnected;  ///< the last of a stream
   };
 
@@ -38,7 +51,7 @@ class ControlStreamServer {
   void shutdown();
 
   const Address& address() const;
-  void send(Id stream, proto::FromCoordinator message);
+  void send(Id stream, FromServer message);
 
   /// Ends the stream when all that was sent has gone out.
   void close(Id stream);
@@ -48,11 +61,15 @@ class ControlStreamServer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A member's end: one stream.
+/// A client's end: one stream.
+template <typename Protocol>
 class ControlStreamClient {
  public:
+  using FromClient = typename Protocol::FromClient;
+  using FromServer = typename Protocol::FromServer;
+
   struct Handler {
-    std::function<void(const proto::FromCoordinator&)> received;
+    std::function<void(const FromServer&)> received;
     std::function<void(const std::string& why)> ended;  ///< once, the last
   };
 
@@ -62,7 +79,7 @@ class ControlStreamClient {
   /// Ends the stream. No handler runs afterwards.
   ~ControlStreamClient();
 
-  void send(proto::FromMember message);
+  void send(FromClient message);
 
  private:
   class Impl;

@@ -6,8 +6,8 @@
 
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
-#include "muster/cluster/control_stream.h"
 #include "muster/cluster/coordinator_state.h"
+#include "muster/cluster/coordinator_stream.h"
 
 namespace muster::detail {
 namespace {
@@ -35,9 +35,9 @@ class Coordinator::Impl {
                 .close = [this](Id id) { streams_->close(id); }}) {
     // No stream is heard before the server is there to answer it.
     const MutexLock lock(mutex_);
-    streams_ = std::make_unique<ControlStreamServer>(
+    streams_ = std::make_unique<CoordinatorStreamServer>(
         options.listen,
-        ControlStreamServer::Handler{
+        CoordinatorStreamServer::Handler{
             .connected =
                 [this](Id id, const std::string& peer) {
                   update([&](CoordinatorState& state, auto now) { state.connected(id, peer, now); });
@@ -89,7 +89,7 @@ class Coordinator::Impl {
   }
 
  private:
-  using Id = ControlStreamServer::Id;
+  using Id = CoordinatorStreamServer::Id;
 
   template <typename Function>
   void update(Function function) {
@@ -112,7 +112,7 @@ class Coordinator::Impl {
   CoordinatorState state_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // Constant after construction.
-  std::unique_ptr<ControlStreamServer> streams_;
+  std::unique_ptr<CoordinatorStreamServer> streams_;
   std::thread ticker_;
 };
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "muster/base/config.h"
+#include "muster/base/task_name.h"
 #include "muster/cluster/cluster_spec.h"
-#include "muster/cluster/task_name.h"
 
 namespace muster::detail {
 

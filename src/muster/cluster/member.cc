@@ -12,8 +12,8 @@
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
 #include "muster/base/random.h"
-#include "muster/cluster/control_stream.h"
 #include "muster/cluster/coordinator_protocol.h"
+#include "muster/cluster/coordinator_stream.h"
 #include "muster/cluster/known_tasks.h"
 #include "muster/net/host.h"
 #include "muster/net/secret.h"
@@ -276,8 +276,8 @@ class Member::Impl {
       address_ = address;
       hello_ = make_hello();
     }
-    auto stream = std::make_unique<ControlStreamClient>(
-        address, ControlStreamClient::Handler{
+    auto stream = std::make_unique<CoordinatorStreamClient>(
+        address, CoordinatorStreamClient::Handler{
                      .received = [this](const proto::FromCoordinator& message) { received(message); },
                      .ended = [this](const std::string& why) { stream_ended(why); }});
     MutexLock lock(mutex_);
@@ -535,7 +535,7 @@ class Member::Impl {
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;  // for calls
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   std::optional<std::string> stream_ended_ MUSTER_GUARDED_BY(mutex_);  // why the stream is no more
-  std::unique_ptr<ControlStreamClient> stream_ MUSTER_GUARDED_BY(mutex_);
+  std::unique_ptr<CoordinatorStreamClient> stream_ MUSTER_GUARDED_BY(mutex_);
   std::thread heartbeat_thread_;
 };
 

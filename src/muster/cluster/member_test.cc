@@ -16,9 +16,9 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/cluster/control_stream.h"
 #include "muster/cluster/coordinator.grpc.pb.h"
 #include "muster/cluster/coordinator_protocol.h"
+#include "muster/cluster/coordinator_stream.h"
 #include "muster/cluster/coordinator_test.h"
 #include "muster/net/secret.h"
 #include "muster/testing/thread_cluster.h"
@@ -156,12 +156,12 @@ TEST_F(MemberTest, ANewIncarnationEndsTheMembershipOfTheOld) {
 class SilentCoordinator {
  public:
   explicit SilentCoordinator(std::chrono::milliseconds heartbeat_timeout) {
-    streams_ = std::make_unique<ControlStreamServer>(
+    streams_ = std::make_unique<CoordinatorStreamServer>(
         std::vector<Address>{{"127.0.0.1", 0}},
-        ControlStreamServer::Handler{
-            .connected = [](ControlStreamServer::Id, const std::string&) {},
+        CoordinatorStreamServer::Handler{
+            .connected = [](CoordinatorStreamServer::Id, const std::string&) {},
             .received =
-                [this, heartbeat_timeout](ControlStreamServer::Id id, const proto::FromMember& message) {
+                [this, heartbeat_timeout](CoordinatorStreamServer::Id id, const proto::FromMember& message) {
                   proto::FromCoordinator answer;
                   if (message.has_hello()) {
                     hello_ = message.hello();
@@ -175,7 +175,7 @@ class SilentCoordinator {
                   }
                   streams_->send(id, std::move(answer));
                 },
-            .disconnected = [](ControlStreamServer::Id) {}});
+            .disconnected = [](CoordinatorStreamServer::Id) {}});
   }
 
   Member::Options options() const {
@@ -188,7 +188,7 @@ class SilentCoordinator {
 
  private:
   proto::Hello hello_;  // of the one member
-  std::unique_ptr<ControlStreamServer> streams_;
+  std::unique_ptr<CoordinatorStreamServer> streams_;
 };
 
 TEST_F(MemberTest, ARequestThatIsNotAnsweredIsADeadlineThatNamesTheCoordinator) {
@@ -266,19 +266,19 @@ TEST_F(MemberTest, AWrongSecretIsRefusedWithAClearError) {
 }
 
 TEST_F(MemberTest, ATaskThatWasRefusedAsTooSlowBeginsAgain) {
-  std::unique_ptr<ControlStreamServer> streams;
-  const auto refuse = [&](ControlStreamServer::Id id, const proto::FromMember&) {
+  std::unique_ptr<CoordinatorStreamServer> streams;
+  const auto refuse = [&](CoordinatorStreamServer::Id id, const proto::FromMember&) {
     proto::FromCoordinator message;
     message.mutable_refusal()->set_reason(id < 3 ? "it was slow" : "it came three times");
     message.mutable_refusal()->set_kind(id < 3 ? proto::Refusal::TOO_SLOW : proto::Refusal::FINAL);
     streams->send(id, std::move(message));
     streams->close(id);
   };
-  streams = std::make_unique<ControlStreamServer>(
+  streams = std::make_unique<CoordinatorStreamServer>(
       std::vector<Address>{{"127.0.0.1", 0}},
-      ControlStreamServer::Handler{.connected = [](ControlStreamServer::Id, const std::string&) {},
-                                   .received = refuse,
-                                   .disconnected = [](ControlStreamServer::Id) {}});
+      CoordinatorStreamServer::Handler{.connected = [](CoordinatorStreamServer::Id, const std::string&) {},
+                                       .received = refuse,
+                                       .disconnected = [](CoordinatorStreamServer::Id) {}});
   try {
     Member member({.coordinator = {streams->address()},
                    .job_id = "test",

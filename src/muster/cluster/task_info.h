@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "muster/cluster/task_name.h"
+#include "muster/base/task_name.h"
 
 namespace muster::detail {
 

@@ -1,14 +1,15 @@
 #include "muster/graph.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/task_name.h"
 #include "muster/base/text.h"
-#include "muster/graph/device_name.h"
 #include "muster/graph/graph_file.h"
 #include "muster/graph/graph_node.h"
 
@@ -154,6 +155,19 @@ std::string GraphNode::describe() const {
   return fmt::format("node '{}' ({}, made at {})", name, op->name(), detail::describe(where));
 }
 
+c10::TypePtr type_that_travels(const std::string& name, const std::string& subject) {
+  static const std::map<std::string, c10::TypePtr> types = {
+      // a constant: nobody changes it
+      {"Tensor", c10::TensorType::get()},     {"int", c10::IntType::get()},
+      {"float", c10::FloatType::get()},       {"bool", c10::BoolType::get()},
+      {"List[int]", c10::ListType::ofInts()}, {"NoneType", c10::NoneType::get()}};
+  const auto found = types.find(name);
+  if (found == types.end())
+    raise<InvalidArgument>("{}: a {} can't go from task to task: place the nodes that use it on one", subject,
+                           name);
+  return found->second;
+}
+
 Output differentiated(const Output& gradient) {
   const GraphNode& node = *gradient.get();
   const int64_t position = node.arguments[2].value().toIntVector()[static_cast<size_t>(gradient.index())];
@@ -199,8 +213,19 @@ GraphNode& GraphData::make(OperatorPtr op, std::string_view name, bool is_name_g
   node.where = {file, made_at.line()};
   node.control = control;
   names.emplace(node.name, &node);
-  for (const auto& device : devices) node.device = merged_device(node.device, device(Node(&node)), node.name);
+  // A variable's device may depend on its size, which is not known yet.
+  if (node.op->kind() != OperatorKind::kVariable) set_device(node);
   return node;
+}
+
+void GraphData::set_device(GraphNode& node) const {
+  for (const auto& device : devices) {
+    try {
+      node.device = TaskName::parse(node.device).with(TaskName::parse(device(Node(&node)))).to_string();
+    } catch (const InvalidArgument& error) {
+      raise<InvalidArgument>("node '{}': {}", node.name, error.what());
+    }
+  }
 }
 
 }  // namespace detail
@@ -363,6 +388,7 @@ Output Graph::variable(std::string_view name, const Output& initial, bool traina
   GraphNode& node = made(*data_, "muster::variable", name, true, where);
   node.arguments = {Argument(*initial.dtype()), Argument(sizes_value(initial.shape())), Argument(trainable)};
   detail::set_output(node, initial.dtype(), initial.shape());
+  data_->set_device(node);
   data_->variables.push_back(&node);
   const Output variable(&node, 0);
   GraphNode& initialize = made(*data_, "muster::assign", fmt::format("{}/initialize", name), true, where);
@@ -426,11 +452,11 @@ Scope Graph::name_scope(std::string_view name) {
 }
 
 Scope Graph::with_device(std::string_view device) {
-  static_cast<void>(detail::parse_device(device));
+  static_cast<void>(detail::TaskName::parse(device));
   return with_device([device = std::string(device)](const Node&) { return device; });
 }
 
-Scope Graph::with_device(std::function<std::string(const Node&)> device) {
+Scope Graph::with_device(DeviceFunction device) {
   auto* data = data_.get();
   data->devices.push_back(std::move(device));
   return Scope([data] { data->devices.pop_back(); });

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/random.h"
 #include "muster/graph/graph_proto.h"
 
 namespace muster::detail {
@@ -17,6 +18,9 @@ namespace {
 
 // Of what begins the file with the large constants: who reads "model.pb.tensors" knows what it is.
 constexpr std::string_view kMagic = "MUSTER-TENSORS-1";
+
+// Behind it comes what the graph beside it says too, so that no other one is taken for it.
+constexpr size_t kIdBytes = 16;
 
 std::string tensors_file(const std::string& file) {
   return file + ".tensors";
@@ -29,6 +33,10 @@ std::string tensors_file(const std::string& file) {
 // Writes under another name first, so that what was there is whole until it is replaced.
 template <typename Write>
 void replace_file(const std::string& file, const Write& write) {
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    raise<SystemError>("can't write '{}': it is there, and no file", file);
   const std::string temporary = file + ".new";
   {
     std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
@@ -46,13 +54,15 @@ void replace_file(const std::string& file, const Write& write) {
 }  // namespace
 
 void save_graph(const Graph& graph, const std::string& file) {
-  const SavedGraph saved = to_proto(graph);
+  SavedGraph saved = to_proto(graph);
+  if (!saved.tensors.empty()) saved.proto.set_tensors_id(random_bytes(kIdBytes));
   if (saved.tensors.empty()) {
     std::error_code ignored;
     std::filesystem::remove(tensors_file(file), ignored);
   } else {
     replace_file(tensors_file(file), [&saved](std::ostream& stream) {
       stream.write(kMagic.data(), static_cast<std::streamsize>(kMagic.size()));
+      stream.write(saved.proto.tensors_id().data(), kIdBytes);
       for (const auto& tensor : saved.tensors)
         stream.write(static_cast<const char*>(tensor.data_ptr()),
                      static_cast<std::streamsize>(tensor.nbytes()));
@@ -77,6 +87,10 @@ Graph load_graph(const std::string& file) {
     std::string magic(kMagic.size(), '\0');
     stream.read(magic.data(), static_cast<std::streamsize>(magic.size()));
     if (magic != kMagic) raise<DataLoss>("'{}' does not hold the constants of a graph", tensors_file(file));
+    std::string id(kIdBytes, '\0');
+    stream.read(id.data(), kIdBytes);
+    if (stream && id != proto.tensors_id())
+      raise<DataLoss>("'{}' holds the constants of another graph than '{}'", tensors_file(file), file);
     for (const auto& tensor : tensors) {
       stream.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
       if (!stream) raise<DataLoss>("'{}' is truncated: a constant is missing", tensors_file(file));

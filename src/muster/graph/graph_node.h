@@ -49,6 +49,7 @@ struct GraphNode {
   std::vector<GraphNode*> control;  ///< nodes that run before it
   std::string device;               ///< as it was asked for
   GraphNode* colocated = nullptr;   ///< a node whose device it shares
+  int32_t depth = 0;  ///< how often the longest way to it goes from task to task (partitioner.h)
   SourceLine where;
   std::vector<OutputInfo> outputs;
 
@@ -80,11 +81,14 @@ struct GraphData {
 
   // What scopes say of new nodes.
   std::string scope;  // "encoder/", or empty
-  std::vector<std::function<std::string(const Node&)>> devices;
+  std::vector<DeviceFunction> devices;
   std::vector<GraphNode*> control;
 
   /// A new node without a word of its arguments: Graph::add() and the functions of Graph check them.
   GraphNode& make(OperatorPtr op, std::string_view name, bool is_name_given, std::source_location where);
+
+  /// Asks the scopes for the device of a new node. make() has done so for all but variables.
+  void set_device(GraphNode& node) const;
 };
 
 /// What becomes of arguments: those for each of a schema's, with the defaults of the ones that are not given;
@@ -95,6 +99,10 @@ struct MatchedArguments {
 };
 MatchedArguments match_arguments(const Operator& op, const std::vector<Argument>& arguments,
                                  const std::vector<NamedArgument>& named);
+
+/// The type of a value that may go from task to task, by its name. Throws InvalidArgument for any other;
+/// `subject` begins the message.
+c10::TypePtr type_that_travels(const std::string& name, const std::string& subject);
 
 /// The output that a result of a node muster::gradient is the gradient of.
 Output differentiated(const Output& gradient);

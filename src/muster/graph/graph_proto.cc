@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
-#include "muster/graph/device_name.h"
+#include "muster/base/task_name.h"
 #include "muster/graph/graph_node.h"
 #include "muster/optim/rule_text.h"
 
@@ -69,6 +69,7 @@ class GraphWriter {
     for (const auto& argument : node.arguments) write_argument(argument, *proto.add_arguments(), node);
     for (const auto* before : node.control) proto.add_control(static_cast<uint32_t>(before->id));
     proto.set_device(node.device);
+    proto.set_depth(node.depth);
     if (node.colocated != nullptr) proto.set_colocated(static_cast<uint32_t>(node.colocated->id) + 1);
     if (node.where.file) proto.set_file(*node.where.file);
     proto.set_line(node.where.line);
@@ -215,7 +216,11 @@ class GraphReader {
     }
     if (op->kind() == OperatorKind::kLibtorch && op->schema().is_mutable())
       raise<InvalidArgument>("{}: it changes its arguments, which a node must not", subject_);
-    static_cast<void>(merged_device("", proto.device(), proto.name()));
+    try {
+      static_cast<void>(TaskName::parse(proto.device()));
+    } catch (const InvalidArgument& error) {
+      raise<InvalidArgument>("{}: {}", subject_, error.what());
+    }
     std::vector<Argument> arguments;
     for (const auto& argument : proto.arguments()) arguments.push_back(read_argument(argument));
     if (arguments.size() != op->schema().arguments().size())
@@ -233,6 +238,7 @@ class GraphReader {
     node.control = std::move(control);
     node.colocated = colocated;
     node.device = proto.device();
+    node.depth = proto.depth();
     node.where = {
         files_.emplace(proto.file(), std::make_shared<const std::string>(proto.file())).first->second,
         proto.line()};
@@ -332,7 +338,7 @@ class GraphReader {
         infer_outputs(node);
         break;
       case OperatorKind::kPlaceholder:
-        set_output(node, scalar_type(node.arguments[0]), shape_of_value(node.arguments[1]));
+        set_output(node, optional_type(node.arguments[0]), shape_of_value(node.arguments[1]));
         break;
       case OperatorKind::kVariable:
         set_output(node, scalar_type(node.arguments[0]), shape_of_value(node.arguments[1]));
@@ -362,7 +368,12 @@ class GraphReader {
         node.outputs = {parts.front().get()->outputs[static_cast<size_t>(parts.front().index())]};
         break;
       }
+      case OperatorKind::kReceive:
+        node.outputs = {{.type = type_that_travels(node.arguments[2].value().toStringRef(), subject_),
+                         .dtype = optional_type(node.arguments[3])}};
+        break;
       case OperatorKind::kGroup:
+      case OperatorKind::kSend:
         break;
     }
   }
@@ -375,6 +386,7 @@ class GraphReader {
       if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
       if (const auto list = type->cast<c10::ListType>()) type = list->getElementType();
       if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+      if (type->kind() == c10::TypeKind::AnyType) continue;
       const bool takes_tensor = type->kind() == c10::TypeKind::TensorType;
       const bool is_value = arguments[i].is_value();
       if (takes_tensor ? is_value && !arguments[i].value().isNone() : !is_value)
@@ -401,6 +413,10 @@ class GraphReader {
       if (static_cast<int64_t>(known.type) == number) return known.type;
     }
     raise<InvalidArgument>("{}: {} is no type of a tensor", subject_, number);
+  }
+
+  std::optional<at::ScalarType> optional_type(const Argument& argument) const {
+    return argument.value().isNone() ? std::nullopt : std::optional(scalar_type(argument));
   }
 
   static Shape shape_of_value(const Argument& argument) {

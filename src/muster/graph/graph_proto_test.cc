@@ -126,7 +126,7 @@ TEST(GraphProto, WhatMakesNoSenseIsRefused) {
               HasSubstr("two nodes are called 'x'"));
   EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_name(""); }), HasSubstr("has no name"));
   EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").set_device("gpu"); }),
-              HasSubstr("is no device"));
+              HasSubstr("is not a task name"));
   EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").clear_arguments(); }),
               HasSubstr("has 0 arguments; expected 2"));
   EXPECT_THAT(refusal_after([&](auto& p) {
@@ -221,6 +221,27 @@ TEST(GraphProto, DamagedMessagesAreReadOrRefused) {
     }
   }
   EXPECT_GT(refused, 100);
+}
+
+TEST(GraphFile, ConstantsOfAnotherGraphAreNotTakenAndOnlyFilesAreReplaced) {
+  const std::string first = ::testing::TempDir() + fmt::format("first{}.pb", getpid());
+  const std::string second = ::testing::TempDir() + fmt::format("second{}.pb", getpid());
+  for (const auto& file : {first, second}) {
+    Graph graph;
+    graph.constant(torch::full({3000}, file == first ? 1.0 : 2.0));
+    graph.save(file);
+  }
+  std::filesystem::rename(second + ".tensors", first + ".tensors");
+  try {
+    Graph::load(first);
+    ADD_FAILURE() << "it was read";
+  } catch (const DataLoss& error) {
+    EXPECT_THAT(error.what(), HasSubstr("holds the constants of another graph"));
+  }
+  for (const auto& file : {first, first + ".tensors", second}) std::filesystem::remove(file);
+  std::filesystem::create_directories(first);
+  EXPECT_THROW(Graph().save(first), SystemError);
+  std::filesystem::remove(first);
 }
 
 }  // namespace

@@ -134,7 +134,8 @@ TEST(Graph, DevicesOfScopesMerge) {
     EXPECT_EQ(ops::relu(x).node().device(), "/job:ps/task:1");
   }
   EXPECT_EQ(ops::relu(x).node().device(), "/job:ps/task:0");
-  EXPECT_THAT(refusal_of([&] { static_cast<void>(graph.with_device("ps")); }), HasSubstr("is no device"));
+  EXPECT_THAT(refusal_of([&] { static_cast<void>(graph.with_device("ps")); }),
+              HasSubstr("is not a task name"));
 }
 
 TEST(Graph, AssignmentsAndGroupsAreChecked) {

@@ -69,13 +69,23 @@ std::vector<Output> InterpreterGraphImporter::import(const torch::jit::Graph& gr
       results.insert(results.end(), argument.outputs().begin(), argument.outputs().end());
     }
   }
-  // Changes of variables happen whenever a result is computed.
-  for (const auto& result : results) {
-    for (const auto& effect : effects_) {
-      if (effect.get()->id < result.get()->id) result.get()->control.push_back(effect.get());
-    }
+  // Changes of variables happen whenever a result is computed: a result comes after all of them.
+  std::vector<GraphNode*> effects;
+  for (const auto& variable : changed_)
+    effects.push_back(graph_.assign(variable, current_.at(variable.get()), where_).get());
+  if (effects.empty()) return results;
+  for (auto& result : results) {
+    result = graph_.add("aten::alias", {result}, {}, where_).output();
+    auto& control = result.get()->control;
+    control.insert(control.end(), effects.begin(), effects.end());
   }
   return results;
+}
+
+std::unordered_set<std::string> InterpreterGraphImporter::changed_variables() const {
+  std::unordered_set<std::string> names = hidden_;
+  for (const auto& variable : changed_) names.insert(variable.node().name());
+  return names;
 }
 
 void InterpreterGraphImporter::import_node(const torch::jit::Node& node) {
@@ -255,6 +265,16 @@ void InterpreterGraphImporter::import_operator(const torch::jit::Node& node) {
     return;
   }
   const Node made = add_operator_node(*schema, arguments);
+  // Running statistics, which the operator changes itself.
+  if (schema->name().find("batch_norm") != std::string::npos ||
+      schema->name().find("instance_norm") != std::string::npos) {
+    for (const auto& argument : arguments) {
+      for (const auto& output : argument.outputs()) {
+        if (output.defined() && output.get()->op->kind() == OperatorKind::kVariable)
+          hidden_.insert(output.node().name());
+      }
+    }
+  }
   scopes_[made.get()] = scope;
   set_results(node, made);
   if (gives_view(*schema)) {
@@ -290,9 +310,13 @@ void InterpreterGraphImporter::replace_in_place(const torch::jit::Node& node,
     refuse(node, fmt::format("changes its argument in place, and can't be replaced: {}", error.what()));
   }
   scopes_[made.get()] = scope_of(arguments);
-  if (before.get()->op->kind() == OperatorKind::kVariable) {
-    made = graph_.assign(before, made, where_);
-    effects_.push_back(made);
+  const auto held = holds_.find(before.get());
+  const bool is_variable = before.get()->op->kind() == OperatorKind::kVariable;
+  if (is_variable || held != holds_.end()) {
+    const Output variable = is_variable ? before : held->second;
+    if (!current_.contains(variable.get())) changed_.push_back(variable);
+    current_.insert_or_assign(variable.get(), made);
+    holds_.insert_or_assign(made.get(), variable);
   }
   values_.insert_or_assign(node.output(), Argument(made));
   values_.insert_or_assign(node.inputs().front(), Argument(made));

@@ -40,6 +40,9 @@ class InterpreterGraphImporter {
     batch_input_ = input;
   }
 
+  /// The names of the variables that the nodes change, as they are run.
+  std::unordered_set<std::string> changed_variables() const;
+
   /// Adds the nodes, and gives the results. Throws InvalidArgument for what can't be a node.
   std::vector<Output> import(const torch::jit::Graph& graph);
 
@@ -75,7 +78,11 @@ class InterpreterGraphImporter {
   std::unordered_map<std::string, Output> variables_;
   std::unordered_map<const GraphNode*, std::string> scopes_;  // of nodes that were made here
   std::unordered_set<const torch::jit::Value*> views_;        // values that share memory with another
-  std::vector<Node> effects_;  // changes of variables, which nobody takes a result of
+  std::unordered_map<const GraphNode*, Output>
+      holds_;                    // values of variables that were changed: whose they are
+  std::vector<Output> changed_;  // variables, in the order of their first change
+  std::unordered_map<const GraphNode*, Output> current_;  // their values now
+  std::unordered_set<std::string> hidden_;  // names of variables that operators change themselves
   BatchConstants batch_constants_;
   Output batch_input_;
   Output batch_size_;

@@ -24,7 +24,7 @@ struct OwnOperator {
 
 // An argument marked (a!) is a variable, which the node changes: it is not read.
 constexpr std::array kOwnOperators = {
-    OwnOperator{OperatorKind::kPlaceholder, "muster::placeholder(ScalarType dtype, int[]? shape) -> Tensor"},
+    OwnOperator{OperatorKind::kPlaceholder, "muster::placeholder(ScalarType? dtype, int[]? shape) -> Tensor"},
     OwnOperator{OperatorKind::kConstant, "muster::constant(Any value) -> Any"},
     OwnOperator{OperatorKind::kVariable,
                 "muster::variable(ScalarType dtype, int[]? shape, bool trainable) -> Tensor"},
@@ -37,6 +37,9 @@ constexpr std::array kOwnOperators = {
         "muster::gradient(Tensor[] outputs, Tensor?[] gradients, int[] inputs, int call) -> Tensor[]"},
     OwnOperator{OperatorKind::kSumGradients, "muster::sum_gradients(Tensor[] gradients) -> Tensor"},
     OwnOperator{OperatorKind::kGroup, "muster::group() -> ()"},
+    OwnOperator{OperatorKind::kSend, "muster::send(Any? value, int key, int task) -> ()"},
+    OwnOperator{OperatorKind::kReceive,
+                "muster::receive(int key, int task, str type, ScalarType? dtype) -> Any"},
 };
 
 const OperatorPtr* find_own(const std::string& name) {
@@ -51,6 +54,14 @@ const OperatorPtr* find_own(const std::string& name) {
   }();
   const auto found = operators.find(name);
   return found == operators.end() ? nullptr : &found->second;
+}
+
+// Operators that libtorch does not mark: they draw random numbers when they drop out, or change running
+// statistics that they are given.
+bool is_secretly_impure(const std::string& name) {
+  constexpr std::array kParts = {"batch_norm", "instance_norm", "lstm", "gru", "rnn_", "attention"};
+  return std::any_of(kParts.begin(), kParts.end(),
+                     [&name](const char* part) { return name.find(part) != std::string::npos; });
 }
 
 c10::OperatorName parse_name(const std::string& name) {
@@ -113,7 +124,8 @@ Operator::Operator(std::string name, c10::FunctionSchema schema, OperatorKind ki
 Operator::Operator(c10::OperatorHandle handle)
     : name_(full_name(handle.operator_name())),
       schema_(std::shared_ptr<const c10::FunctionSchema>(), &handle.schema()),
-      is_pure_(!handle.hasTag(at::Tag::nondeterministic_seeded) && !handle.schema().is_mutable()),
+      is_pure_(!handle.hasTag(at::Tag::nondeterministic_seeded) && !handle.schema().is_mutable() &&
+               !is_secretly_impure(name_)),
       handle_(handle) {}
 
 Operator::Operator(std::string name, c10::FunctionSchema schema,

@@ -33,6 +33,8 @@ enum class OperatorKind {
   kGradient,      ///< libtorch's derivative of another node
   kSumGradients,  ///< adds up what the users of an output say of its gradient
   kGroup,         ///< does nothing, after others
+  kSend,          ///< gives a value to another task
+  kReceive,       ///< takes it there
 };
 
 class Operator {

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "muster/error.h"
+#include "muster/graph/graph_node.h"
 
 namespace muster {
 namespace {
@@ -124,6 +125,102 @@ TEST(Trace, WhatATraceCannotHoldIsRefused) {
                 import_module(graph, "/nonexistent.pt", {torch::rand({2, 3})});
               }),
               HasSubstr("can't be read as a TorchScript file"));
+}
+
+struct SquareImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return x.div(torch::full({}, x.size(0) * x.size(0))); }
+};
+TORCH_MODULE(Square);
+
+struct LimitImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return x.narrow(0, 0, std::min<int64_t>(x.size(0), 8)); }
+};
+TORCH_MODULE(Limit);
+
+struct HiddenChangeImpl : torch::nn::Module {
+  HiddenChangeImpl() : seen(register_buffer("seen", torch::zeros({1}))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    seen.data().add_(1);
+    return x * 2;
+  }
+  torch::Tensor seen;
+};
+TORCH_MODULE(HiddenChange);
+
+TEST(Trace, WhatFitsTwoSizesOfTheBatchByChanceIsRefused) {
+  Graph graph;
+  Square square;
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, square, {torch::rand({2, 3})});
+              }),
+              HasSubstr("does something else when the batch is larger"));
+  Limit limit;
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, limit, {torch::rand({2, 3})});
+              }),
+              HasSubstr("does something else when the batch is larger"));
+}
+
+TEST(Trace, ChangesThatATraceDoesNotSeeAreRefused) {
+  Graph graph;
+  HiddenChange hidden;
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, hidden, {torch::rand({2, 3})});
+              }),
+              HasSubstr("changes 'seen' where a trace does not see it"));
+  torch::nn::Sequential cumulative(
+      torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(3).momentum(c10::nullopt)));
+  EXPECT_THAT(trace_refusal([&] {
+                trace(graph, cumulative, {torch::rand({2, 3})});
+              }),
+              HasSubstr("'0' keeps the average of all batches"));
+}
+
+struct TwiceImpl : torch::nn::Module {
+  TwiceImpl() {
+    register_module("first", linear);
+    register_module("second", linear);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return linear(linear(x)); }
+  torch::nn::Linear linear{3, 3};
+};
+TORCH_MODULE(Twice);
+
+TEST(Trace, AModuleOfTwoNamesIsOneSetOfVariables) {
+  Graph graph;
+  Twice twice;
+  trace(graph, twice, {torch::rand({2, 3})});
+  EXPECT_EQ(graph.variables().size(), 2U);
+  EXPECT_TRUE(graph.find("first.weight").defined());
+}
+
+struct FixedImpl : torch::nn::Module {
+  FixedImpl() {
+    register_module("fixed", fixed);
+    register_module("trained", trained);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor y;
+    {
+      const torch::NoGradGuard guard;
+      y = fixed(x);
+    }
+    return trained(y);
+  }
+  torch::nn::Linear fixed{3, 3};
+  torch::nn::Linear trained{3, 3};
+};
+TORCH_MODULE(Fixed);
+
+TEST(Trace, WhatIsUsedWithoutADerivativeIsNotTrained) {
+  Graph graph;
+  Fixed net;
+  trace(graph, net, {torch::rand({2, 3})});
+  const auto is_trainable = [&graph](const char* name) {
+    return graph.find(name).get()->arguments[2].value().toBool();
+  };
+  EXPECT_FALSE(is_trainable("fixed.weight"));
+  EXPECT_TRUE(is_trainable("trained.weight"));
 }
 
 // ---- TorchScript files. What Python's torch.jit.save writes is what libtorch's own save does.

@@ -1,9 +1,12 @@
 #include "muster/runtime/compiler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <queue>
 #include <set>
+#include <tuple>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
@@ -18,14 +21,8 @@ namespace {
 // A constant that is worked out beforehand is kept as long as the program; more than this is not.
 constexpr int64_t kMostFolded = 10 << 20;
 
-// Operators that change what they are given, though their schemas do not say so: running statistics.
-bool has_hidden_effect(const std::string& op) {
-  return op.find("batch_norm") != std::string::npos || op.find("instance_norm") != std::string::npos;
-}
-
 bool is_pure(const GraphNode& node) {
-  return node.op->kind() == OperatorKind::kLibtorch && node.op->is_pure() &&
-         !has_hidden_effect(node.op->name());
+  return node.op->kind() == OperatorKind::kLibtorch && node.op->is_pure();
 }
 
 void append(std::string& key, const void* bytes, size_t size) {
@@ -62,32 +59,22 @@ bool append_value(std::string& key, const c10::IValue& value) {
 }  // namespace
 
 void Compiler::compile() {
-  check_signature();
   collect();
   form_passes();
   simplify();
   find_roots();
   want_results();
-  emit(order());
-  for (const auto& fetch : signature_.fetches) program_.fetches.push_back(source_of(fetch));
+  auto units = order();
+  form_blocks(units);
+  emit(units);
+  connect_blocks(units);
+  for (const auto& fetch : signature_.fetches) program_.fetches.push_back(source_of_fetch(fetch));
   find_values_that_must_be_defined();
+  count_shared_uses();
   release();
 }
 
 // ---- What is needed.
-
-void Compiler::check_signature() const {
-  const GraphData* graph = nullptr;
-  const auto check = [&graph](const GraphNode* node, const char* what) {
-    if (node == nullptr) raise<InvalidArgument>("a {} is undefined", what);
-    if (graph != nullptr && node->graph != graph)
-      raise<InvalidArgument>("the {} '{}' is of another graph than the rest", what, node->name);
-    graph = node->graph;
-  };
-  for (const auto& output : signature_.fetches) check(output.get(), "fetch");
-  for (const auto& output : signature_.feeds) check(output.get(), "feed");
-  for (const auto& node : signature_.targets) check(node.get(), "target");
-}
 
 std::vector<Output> Compiler::inputs_of(const GraphNode& node) {
   std::vector<Output> inputs;
@@ -96,34 +83,22 @@ std::vector<Output> Compiler::inputs_of(const GraphNode& node) {
 }
 
 void Compiler::collect() {
+  for (const auto* node : needed_nodes(signature_)) {
+    nodes_.push_back(node);
+    if (node->op->kind() == OperatorKind::kReceive || node->op->kind() == OperatorKind::kSend)
+      has_peers_ = true;
+  }
   for (const auto& feed : signature_.feeds) {
-    if (!feed_slots_.emplace(key_of(feed), program_.slots).second)
-      raise<InvalidArgument>("'{}' is fed twice", feed.name());
+    feed_slots_.emplace(key_of(feed), program_.slots);
     program_.feeds.push_back(
         {.name = feed.name(), .slot = program_.slots++, .dtype = feed.dtype(), .shape = feed.shape()});
   }
-  std::set<int64_t> seen;
-  std::vector<const GraphNode*> left;
-  const auto need = [&](const Output& output) {
-    if (is_fed(output)) {
-      program_.feeds[feed_slots_.at(key_of(output))].is_used = true;
-    } else {
-      left.push_back(output.get());
-    }
+  const auto use = [this](const Output& output) {
+    if (const auto feed = feed_slots_.find(key_of(output)); feed != feed_slots_.end())
+      program_.feeds[feed->second].is_used = true;
   };
-  for (const auto& fetch : signature_.fetches) need(fetch);
-  for (const auto& target : signature_.targets) left.push_back(target.get());
-  while (!left.empty()) {
-    const GraphNode* node = left.back();
-    left.pop_back();
-    if (!seen.insert(node->id).second) continue;
-    nodes_.push_back(node);
-    if (node->op->kind() == OperatorKind::kPlaceholder)
-      raise<InvalidArgument>("{} needs a value: feed it", node->describe());
-    node->each_input(need);
-    for (const auto* before : node->control) left.push_back(before);
-  }
-  std::sort(nodes_.begin(), nodes_.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
+  for (const auto& fetch : signature_.fetches) use(fetch);
+  for (const auto* node : nodes_) node->each_input(use);
 }
 
 // ---- Derivatives.
@@ -132,18 +107,35 @@ const GraphNode& Compiler::forward_of(const GraphNode& gradient) {
   return *gradient.arguments[0].outputs().front().get();
 }
 
-void Compiler::form_passes() {
+// By depth; where there are other tasks, also by what hangs together.
+void Compiler::find_regions() {
   for (const auto* node : nodes_) {
     if (node->op->kind() != OperatorKind::kGradient) continue;
-    for (const auto& output : node->arguments[0].outputs()) {
-      if (is_fed(output))
-        raise<InvalidArgument>("'{}' can't be fed here: {} needs to know how it was computed", output.name(),
-                               node->describe());
-    }
     const GraphNode& forward = forward_of(*node);
-    // All of a task's nodes are one region, since nothing that leaves it comes back.
-    const int64_t region = options_.join_gradients ? 0 : forward.id + 1;
-    regions_[forward.id] = region;
+    regions_[forward.id] = !options_.join_gradients || has_peers_ ? forward.id + 1 : -forward.depth;
+  }
+  if (!options_.join_gradients || !has_peers_) return;
+  const auto root_of = [this](int64_t id) {
+    while (regions_.at(id) != id + 1) id = regions_.at(id) - 1;
+    return id;
+  };
+  for (const auto* node : nodes_) {
+    if (!regions_.contains(node->id)) continue;
+    node->each_input([&](const Output& input) {
+      if (!regions_.contains(input.get()->id) || is_fed(input) || input.get()->depth != node->depth) return;
+      const int64_t first = root_of(input.get()->id);
+      const int64_t second = root_of(node->id);
+      if (first != second) regions_[std::max(first, second)] = std::min(first, second) + 1;
+    });
+  }
+  for (auto& [id, region] : regions_) region = root_of(id) + 1;
+}
+
+void Compiler::form_passes() {
+  find_regions();
+  for (const auto* node : nodes_) {
+    if (node->op->kind() != OperatorKind::kGradient) continue;
+    const int64_t region = regions_.at(forward_of(*node).id);
     Pass& pass = passes_[{node->arguments[3].value().toInt(), region}];
     pass.region = region;
     pass.nodes.push_back(node);
@@ -353,7 +345,7 @@ std::vector<Compiler::Unit> Compiler::order() {
   std::unordered_map<const Pass*, size_t> of_pass;
   for (auto& [key, pass] : passes_) {
     of_pass[&pass] = units.size();
-    units.push_back({.pass = &pass, .priority = pass.nodes.front()->id});
+    units.push_back({.number = units.size(), .pass = &pass, .priority = pass.nodes.front()->id});
   }
   for (const auto* node : nodes_) {
     if (const auto pass = pass_of_node_.find(node->id); pass != pass_of_node_.end()) {
@@ -362,7 +354,7 @@ std::vector<Compiler::Unit> Compiler::order() {
     }
     if (constants_.contains(node->id) || same_.contains(node->id)) continue;
     of_node[node->id] = units.size();
-    units.push_back({.node = node, .priority = node->id});
+    units.push_back({.number = units.size(), .node = node, .priority = node->id});
   }
   const auto before = [&](size_t first, size_t second) {
     if (first == second) return;
@@ -423,6 +415,148 @@ std::vector<Compiler::Unit> Compiler::order() {
   return ordered;
 }
 
+// ---- Blocks.
+
+void Compiler::form_blocks(std::vector<Unit>& units) {
+  // Which values of other tasks each unit needs, as numbers of sets. The empty one is the first.
+  std::vector<std::vector<uint32_t>> sets = {{}};
+  std::map<std::vector<uint32_t>, uint32_t> numbers = {{{}, 0}};
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> unions;
+  const auto number_of_set = [&](std::vector<uint32_t> set) {
+    const auto [found, is_new] = numbers.emplace(std::move(set), static_cast<uint32_t>(sets.size()));
+    if (is_new) sets.push_back(found->first);
+    return found->second;
+  };
+  const auto united = [&](uint32_t a, uint32_t b) {
+    if (a == b || b == 0) return a;
+    if (a == 0) return b;
+    const auto [found, is_new] = unions.emplace(std::minmax(a, b), 0);
+    if (is_new) {
+      std::vector<uint32_t> both;
+      std::set_union(sets[a].begin(), sets[a].end(), sets[b].begin(), sets[b].end(),
+                     std::back_inserter(both));
+      found->second = number_of_set(std::move(both));
+    }
+    return found->second;
+  };
+  // Receiving depends on nothing: it is what blocks wait for.
+  std::vector<uint32_t> needs(units.size(), 0);
+  uint32_t received = 0;
+  for (auto& unit : units) {
+    uint32_t& mine = needs[unit.number];
+    if (unit.is_receive()) mine = number_of_set({received++});
+    unit.block = mine;
+    for (const size_t follower : unit.followers) needs[follower] = united(needs[follower], mine);
+  }
+  if (sets.size() == 1) {
+    program_.blocks.resize(1);
+    return;
+  }
+  // A block that another one needs, needs less: the smaller sets come first. Of the same size, the first.
+  std::vector<uint32_t> order(sets.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return sets[a].size() < sets[b].size(); });
+  std::vector<uint32_t> rank(sets.size());
+  for (uint32_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
+  for (auto& unit : units) unit.block = unit.is_receive() ? 0 : rank[unit.block];
+  std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
+    return std::tuple(!a.is_receive(), a.block) < std::tuple(!b.is_receive(), b.block);
+  });
+  program_.blocks.resize(sets.size());
+}
+
+void Compiler::connect_blocks(const std::vector<Unit>& units) {
+  if (program_.blocks.size() == 1) {
+    program_.blocks.front().count = static_cast<uint32_t>(program_.instructions.size());
+    return;
+  }
+  std::vector<const Unit*> by_number(units.size());
+  for (const auto& unit : units) by_number[unit.number] = &unit;
+  std::set<std::pair<uint32_t, uint32_t>> known;
+  size_t received = 0;
+  for (const auto& unit : units) {
+    for (const size_t number : unit.followers) {
+      const Unit& follower = *by_number[number];
+      if (follower.is_receive()) continue;
+      if (unit.is_receive()) {
+        auto& waiting = program_.received[received].blocks;
+        if (std::find(waiting.begin(), waiting.end(), follower.block) != waiting.end()) continue;
+        waiting.push_back(follower.block);
+        ++program_.blocks[follower.block].missing;
+      } else if (unit.block != follower.block && known.emplace(unit.block, follower.block).second) {
+        program_.blocks[unit.block].followers.push_back(follower.block);
+        ++program_.blocks[follower.block].missing;
+      }
+    }
+    if (unit.is_receive()) ++received;
+  }
+  // What one block makes for itself another may use too: a leaf.
+  constexpr uint32_t kNone = 0xffffffff;
+  std::vector<uint32_t> made_by(program_.slots, kNone);
+  for (uint32_t block = 0; block < program_.blocks.size(); ++block) {
+    for (uint32_t i = 0; i < program_.blocks[block].count; ++i) {
+      const Instruction& instruction = program_.instructions[program_.blocks[block].first + i];
+      each_slot(instruction, [&](uint32_t slot) {
+        const uint32_t maker = made_by[slot];
+        if (maker == kNone || maker == block || !known.emplace(maker, block).second) return;
+        program_.blocks[maker].followers.push_back(block);
+        ++program_.blocks[block].missing;
+      });
+      for (uint32_t k = 0; k < instruction.results; ++k) made_by[instruction.result + k] = block;
+    }
+  }
+}
+
+// Of slots that several blocks use nobody knows who is the last.
+void Compiler::count_shared_uses() {
+  if (program_.blocks.size() == 1) return;
+  constexpr uint32_t kNone = 0xffffffff;
+  std::vector<uint32_t> seen(program_.slots, kNone);
+  std::vector<bool> is_shared(program_.slots, false);
+  const auto each_use = [&](const auto& visit) {
+    for (uint32_t block = 0; block < program_.blocks.size(); ++block) {
+      for (uint32_t i = 0; i < program_.blocks[block].count; ++i) {
+        const Instruction& instruction = program_.instructions[program_.blocks[block].first + i];
+        each_slot(instruction, [&](uint32_t slot) { visit(block, slot); });
+        for (uint32_t result = 0; result < instruction.results; ++result)
+          visit(block, instruction.result + result);
+      }
+    }
+  };
+  each_use([&](uint32_t block, uint32_t slot) {
+    if (seen[slot] != kNone && seen[slot] != block) is_shared[slot] = true;
+    seen[slot] = block;
+  });
+  program_.shared_uses.assign(program_.slots, 0);
+  std::fill(seen.begin(), seen.end(), kNone);
+  each_use([&](uint32_t block, uint32_t slot) {
+    if (!is_shared[slot] || seen[slot] == block) return;
+    seen[slot] = block;
+    program_.blocks[block].uses.push_back(slot);
+    ++program_.shared_uses[slot];
+  });
+  for (const auto& fetch : program_.fetches) {
+    if (fetch.kind == Source::Kind::kSlot && program_.shared_uses[fetch.index] > 0)
+      ++program_.shared_uses[fetch.index];
+  }
+}
+
+template <typename Use>
+void Compiler::each_slot(const Instruction& instruction, const Use& use) const {
+  for (uint32_t i = 0; i < instruction.sources; ++i) {
+    const Source& source = program_.sources[instruction.first_source + i];
+    if (source.kind == Source::Kind::kSlot) use(source.index);
+    if (source.kind != Source::Kind::kList) continue;
+    for (const auto& each : program_.lists[source.index].sources) {
+      if (each.kind == Source::Kind::kSlot) use(each.index);
+    }
+  }
+  if (instruction.kind != InstructionKind::kGradient) return;
+  for (const uint32_t slot : program_.gradients[instruction.detail].roots) use(slot);
+  for (const uint32_t slot : program_.gradients[instruction.detail].wanted) use(slot);
+}
+
 // ---- Instructions.
 
 Source Compiler::constant(c10::IValue value) {
@@ -449,6 +583,14 @@ Source Compiler::source_of(const Output& output) {
 uint32_t Compiler::slot_of(const Value& value) {
   if (value.pass != nullptr) return value.pass->first_slot + static_cast<uint32_t>(value.index);
   return slots_.at(value.node->id) + static_cast<uint32_t>(value.index);
+}
+
+// A result that is on a tape is fetched without its history, so that the tape ends with its last pass, and
+// the variables that it holds can change in place.
+Source Compiler::source_of_fetch(const Output& output) {
+  if (!is_fed(output) && detached_.contains(key_of(output)))
+    return {Source::Kind::kSlot, detached_.at(key_of(output))};
+  return source_of(output);
 }
 
 // The output without its history, for the nodes of a region. It needs a gradient if a pass wants one.
@@ -503,6 +645,13 @@ Instruction& Compiler::emit(InstructionKind kind, const GraphNode& node, const s
   return program_.instructions.emplace_back(made);
 }
 
+uint32_t Compiler::number_of(const GraphNode& node, size_t argument) {
+  const int64_t number = node.arguments[argument].value().toInt();
+  if (number < 0 || number > std::numeric_limits<int32_t>::max())
+    raise<InvalidArgument>("{}: {} is no key and no task", node.describe(), number);
+  return static_cast<uint32_t>(number);
+}
+
 uint32_t Compiler::variable_index(const GraphNode& variable) {
   const auto [found, is_new] =
       variables_.emplace(&variable, static_cast<uint32_t>(program_.variables.size()));
@@ -512,11 +661,14 @@ uint32_t Compiler::variable_index(const GraphNode& variable) {
 
 void Compiler::emit(const std::vector<Unit>& units) {
   for (const auto& unit : units) {
+    Block& block = program_.blocks[unit.block];
+    if (block.count == 0) block.first = static_cast<uint32_t>(program_.instructions.size());
     if (unit.pass != nullptr) {
       emit_pass(*unit.pass);
     } else {
       emit_node(*unit.node);
     }
+    block.count = static_cast<uint32_t>(program_.instructions.size()) - block.first;
   }
   // The last pass over a tape lets it go.
   std::set<int64_t> seen;
@@ -524,6 +676,17 @@ void Compiler::emit(const std::vector<Unit>& units) {
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
     if (unit->pass == nullptr || unit->pass->wanted.empty()) continue;
     program_.gradients[--number].is_last = seen.insert(unit->pass->region).second;
+  }
+  if (program_.blocks.size() == 1) return;
+  // Nobody knows which pass will be the last: a tape ends with the slots that hold it.
+  std::map<int64_t, int> passes;
+  for (const auto& unit : units) {
+    if (unit.pass != nullptr) ++passes[unit.pass->region];
+  }
+  number = 0;
+  for (const auto& unit : units) {
+    if (unit.pass == nullptr || unit.pass->wanted.empty()) continue;
+    program_.gradients[number++].is_last = passes.at(unit.pass->region) == 1;
   }
 }
 
@@ -543,6 +706,7 @@ void Compiler::emit_node(const GraphNode& node) {
       made.detail = static_cast<uint32_t>(program_.operators.size());
       program_.operators.push_back(node.op);
       slots_[node.id] = made.result;
+      if (made.on_tape) detach_fetches(node);
       break;
     }
     case OperatorKind::kVariable: {
@@ -583,11 +747,34 @@ void Compiler::emit_node(const GraphNode& node) {
       slots_[node.id] = emit(InstructionKind::kSum, node, sources, 1).result;
       break;
     }
+    case OperatorKind::kSend: {
+      const Argument& value = node.arguments[0];
+      Instruction& made = emit(InstructionKind::kSend, node,
+                               {value.is_value() ? constant({}) : source_of(value.outputs().front())}, 0);
+      made.detail = static_cast<uint32_t>(program_.sent.size());
+      program_.sent.push_back({.key = number_of(node, 1), .task = number_of(node, 2)});
+      break;
+    }
+    case OperatorKind::kReceive:
+      slots_[node.id] = program_.slots;
+      program_.received.push_back(
+          {.key = number_of(node, 0), .task = number_of(node, 1), .slot = program_.slots++});
+      break;
     case OperatorKind::kPlaceholder:
     case OperatorKind::kConstant:
     case OperatorKind::kGradient:
     case OperatorKind::kGroup:
       break;
+  }
+}
+
+void Compiler::detach_fetches(const GraphNode& node) {
+  for (const auto& fetch : signature_.fetches) {
+    if (fetch.get() != &node || is_fed(fetch) || detached_.contains(key_of(fetch))) continue;
+    if (node.outputs[static_cast<size_t>(fetch.index())].type->kind() != c10::TypeKind::TensorType) continue;
+    Instruction& leaf = emit(InstructionKind::kLeaf, node, {source_of(fetch)}, 1);
+    leaf.on_tape = true;
+    detached_.emplace(key_of(fetch), leaf.result);
   }
 }
 
@@ -642,6 +829,9 @@ void Compiler::release() {
   for (const auto& fetch : program_.fetches) {
     if (fetch.kind == Source::Kind::kSlot) is_needed[fetch.index] = 1;
   }
+  for (size_t slot = 0; slot < program_.shared_uses.size(); ++slot) {
+    if (program_.shared_uses[slot] > 0) is_needed[slot] = 1;
+  }
   const auto visit = [this](const Source& source, const auto& use) {
     if (source.kind == Source::Kind::kSlot) use(source.index);
     if (source.kind != Source::Kind::kList) return;
@@ -656,12 +846,7 @@ void Compiler::release() {
       if (!std::exchange(is_needed[slot], 1)) ending.push_back(slot);
     };
     for (uint32_t i = 0; i < instruction->results; ++i) use(instruction->result + i);  // nobody needs it
-    for (uint32_t i = 0; i < instruction->sources; ++i)
-      visit(program_.sources[instruction->first_source + i], use);
-    if (instruction->kind == InstructionKind::kGradient) {
-      for (const uint32_t slot : program_.gradients[instruction->detail].roots) use(slot);
-      for (const uint32_t slot : program_.gradients[instruction->detail].wanted) use(slot);
-    }
+    each_slot(*instruction, use);
     if (instruction->kind == InstructionKind::kCall || instruction->kind == InstructionKind::kAssign) {
       // The last of the arguments that name the slot takes it, unless it is in a list too.
       std::set<uint32_t> listed;

@@ -6,7 +6,11 @@
 // Nodes on tapes are put into regions; inside a region results are passed on with their history, and what
 // comes from outside is a leaf. The gradient nodes of a region's nodes, of one call of gradients(), become
 // one pass of autograd: the gradients that come from outside are its roots, those that somebody outside wants
-// are its results. What nodes of the region say to each other is autograd's own business.
+// are its results. What nodes of the region say to each other is autograd's own business. A region's nodes
+// have one depth (graph/partitioner.h), so that nothing leaves it for another task and comes back; where
+// there are other tasks, they hang together, so that one region need not wait for what another one needs.
+//
+// Blocks. What needs the same values of other tasks, directly or by what it takes, is one block.
 
 #include <cstdint>
 #include <map>
@@ -49,25 +53,34 @@ class Compiler {
 
   // What is put into order: a node, or a pass.
   struct Unit {
+    size_t number = 0;
     const GraphNode* node = nullptr;
     Pass* pass = nullptr;
     int64_t priority = 0;
     std::vector<size_t> followers;
     int missing = 0;
+    uint32_t block = 0;
+
+    bool is_receive() const { return node != nullptr && node->op->kind() == OperatorKind::kReceive; }
   };
 
-  void check_signature() const;
   void collect();
+  void find_regions();
   void form_passes();
   void simplify();
   void find_roots();
   void want_results();
   std::vector<Unit> order();
+  void form_blocks(std::vector<Unit>& units);
+  void connect_blocks(const std::vector<Unit>& units);
   void emit(const std::vector<Unit>& units);
   void emit_node(const GraphNode& node);
   void emit_pass(Pass& pass);
   void find_values_that_must_be_defined();
+  void count_shared_uses();
   void release();
+  template <typename Use>
+  void each_slot(const Instruction& instruction, const Use& use) const;
 
   bool is_fed(const Output& output) const { return feed_slots_.contains(key_of(output)); }
   static Key key_of(const Output& output) { return {output.get()->id, output.index()}; }
@@ -92,6 +105,9 @@ class Compiler {
   Instruction& emit(InstructionKind kind, const GraphNode& node, const std::vector<Source>& sources,
                     uint32_t results);
   uint32_t variable_index(const GraphNode& variable);
+  static uint32_t number_of(const GraphNode& node, size_t argument);
+  Source source_of_fetch(const Output& output);
+  void detach_fetches(const GraphNode& node);
 
   Program& program_;
   const Signature& signature_;
@@ -99,6 +115,7 @@ class Compiler {
   const CompileOptions options_;
 
   std::vector<const GraphNode*> nodes_;                 // what is needed, in the order of their numbers
+  bool has_peers_ = false;                              // other tasks run other parts
   std::unordered_map<int64_t, int64_t> regions_;        // of nodes on tapes
   std::map<std::pair<int64_t, int64_t>, Pass> passes_;  // by call and region
   std::unordered_map<int64_t, Pass*> pass_of_node_;
@@ -107,6 +124,7 @@ class Compiler {
   std::map<Key, uint32_t> feed_slots_;
   std::unordered_map<int64_t, uint32_t> slots_;  // of each node's first output
   std::map<std::pair<Key, int64_t>, uint32_t> leaves_;
+  std::map<Key, uint32_t> detached_;  // slots of fetches that are on a tape
   std::unordered_map<const GraphNode*, uint32_t> variables_;
   std::map<Key, uint32_t> constant_indices_;
 };

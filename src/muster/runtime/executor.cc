@@ -1,7 +1,9 @@
 #include "muster/runtime/executor.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
+#include <queue>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -9,6 +11,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -41,10 +44,18 @@ class TapeMode {
 
 }  // namespace
 
-std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds) {
+Executor::Executor(std::shared_ptr<const Program> program) : program_(std::move(program)) {
+  for (const auto& received : program_->received) {
+    if (!received_.emplace(received.key, &received).second)
+      raise<InvalidArgument>("two nodes take the value {} from another task", received.key);
+  }
+}
+
+std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds, StepExchange* others) {
+  const c10::InferenceMode no_inference(false);  // in which there are no derivatives
   auto frame = take_frame();
   feed(*frame, feeds);
-  execute(*frame);
+  execute(*frame, others);
   std::vector<at::Tensor> results;
   results.reserve(program_->fetches.size());
   for (const auto& fetch : program_->fetches) results.push_back(fetched(fetch, *frame));
@@ -77,19 +88,10 @@ void Executor::give_back(std::unique_ptr<Frame> frame) {
 }
 
 void Executor::feed(Frame& frame, const std::vector<at::Tensor>& feeds) const {
-  MUSTER_CHECK(feeds.size() == program_->feeds.size(), "{} feeds for {}", feeds.size(),
-               program_->feeds.size());
+  Program::check(program_->feeds, feeds);
   for (size_t i = 0; i < feeds.size(); ++i) {
     const auto& expected = program_->feeds[i];
-    const at::Tensor& given = feeds[i];
-    if (!given.defined()) raise<InvalidArgument>("'{}' is fed an undefined tensor", expected.name);
-    if (expected.dtype && given.scalar_type() != *expected.dtype)
-      raise<InvalidArgument>("'{}' is fed a tensor of type {}; expected {}", expected.name,
-                             c10::toString(given.scalar_type()), c10::toString(*expected.dtype));
-    if (!expected.shape.accepts(given.sizes()))
-      raise<InvalidArgument>("'{}' is fed a tensor of sizes {}; expected {}", expected.name,
-                             Shape(given.sizes()).to_string(), expected.shape.to_string());
-    if (expected.is_used) frame.slots[expected.slot] = given;
+    if (expected.is_used) frame.slots[expected.slot] = feeds[i];
   }
 }
 
@@ -111,12 +113,64 @@ c10::IValue Executor::value(const Source& source, Frame& frame) const {
   return made;
 }
 
-void Executor::execute(Frame& frame) const {
+void Executor::execute(Frame& frame, StepExchange* others) const {
+  MUSTER_CHECK(others != nullptr || (program_->received.empty() && program_->sent.empty()),
+               "a part of a graph runs without the others");
+  if (program_->blocks.size() == 1) {
+    execute(program_->blocks.front(), frame, others);
+  } else {
+    execute_blocks(frame, *others);
+  }
+}
+
+// The first of the blocks that have all they need, again and again.
+void Executor::execute_blocks(Frame& frame, StepExchange& others) const {
+  const auto& blocks = program_->blocks;
+  std::vector<uint32_t> missing(blocks.size());
+  std::vector<uint32_t> uses = program_->shared_uses;
+  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    missing[i] = blocks[i].missing;
+    if (missing[i] == 0) ready.push(i);
+  }
+  const auto give = [&](uint32_t block) {
+    if (--missing[block] == 0) ready.push(block);
+  };
+  size_t done = 0;
+  size_t left = program_->received.size();
+  while (done < blocks.size()) {
+    if (left > 0) {
+      for (auto& [key, value] : others.receive(/*may_wait=*/ready.empty())) {
+        const auto found = received_.find(key);
+        if (found == received_.end()) raise<InvalidArgument>("the value {} is not of this step", key);
+        frame.slots[found->second->slot] = std::move(value);
+        --left;
+        for (const uint32_t block : found->second->blocks) give(block);
+      }
+    }
+    if (ready.empty()) {
+      MUSTER_CHECK(left > 0, "blocks wait for each other");
+      continue;
+    }
+    const uint32_t next = ready.top();
+    ready.pop();
+    execute(blocks[next], frame, &others);
+    ++done;
+    for (const uint32_t slot : blocks[next].uses) {
+      if (--uses[slot] == 0) frame.slots[slot] = {};
+    }
+    for (const uint32_t follower : blocks[next].followers) give(follower);
+  }
+}
+
+void Executor::execute(const Block& block, Frame& frame, StepExchange* others) const {
   TapeMode tape;
   const Instruction* instruction = nullptr;
   try {
-    for (const auto& each : program_->instructions) {
+    for (uint32_t number = 0; number < block.count; ++number) {
+      const Instruction& each = program_->instructions[block.first + number];
       instruction = &each;
+      if (others != nullptr) others->check();
       tape.set(each.on_tape);
       const Source* sources = program_->sources.data() + each.first_source;
       switch (each.kind) {
@@ -153,6 +207,9 @@ void Executor::execute(Frame& frame) const {
           break;
         case InstructionKind::kSum:
           sum(each, frame);
+          break;
+        case InstructionKind::kSend:
+          others->send(program_->sent[each.detail], value(sources[0], frame));
           break;
       }
       const uint32_t* released = program_->released.data() + each.first_released;

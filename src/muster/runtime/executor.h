@@ -1,6 +1,7 @@
 #pragma once
 
-// Runs a Program: its instructions one after the other, in the thread that calls.
+// Runs a Program in the thread that calls: its instructions one after the other, or, where it takes values
+// from other tasks, its blocks as these come.
 //
 //   Executor executor(program);
 //   std::vector<at::Tensor> results = executor.run({images, labels});
@@ -9,6 +10,8 @@
 // type or shape, and for an operator that fails, with its node.
 
 #include <memory>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +21,29 @@
 
 namespace muster::detail {
 
+/// The other tasks, as a step sees them.
+class StepExchange {
+ public:
+  virtual ~StepExchange() = default;
+
+  /// Gives a value to another task. May throw.
+  virtual void send(const Sent& sent, const c10::IValue& value) = 0;
+
+  /// Throws when the step was aborted. Called before each instruction.
+  virtual void check() = 0;
+
+  /// What has come since, as (key, value); nothing may have. Blocks until something has if so told. Throws
+  /// when the step was aborted.
+  virtual std::vector<std::pair<uint32_t, c10::IValue>> receive(bool may_wait) = 0;
+};
+
 class Executor {
  public:
-  explicit Executor(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
+  explicit Executor(std::shared_ptr<const Program> program);
 
   /// The feeds in the order of the signature; the results in the order of its fetches. Nobody but the caller
   /// has the results.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds);
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds, StepExchange* others = nullptr);
 
  private:
   struct Frame {
@@ -35,14 +54,17 @@ class Executor {
   std::unique_ptr<Frame> take_frame();
   void give_back(std::unique_ptr<Frame> frame);
   void feed(Frame& frame, const std::vector<at::Tensor>& feeds) const;
-  void execute(Frame& frame) const;
+  void execute(Frame& frame, StepExchange* others) const;
+  void execute_blocks(Frame& frame, StepExchange& others) const;
+  void execute(const Block& block, Frame& frame, StepExchange* others) const;
   void call(const Instruction& instruction, Frame& frame) const;
   void pass(const Instruction& instruction, Frame& frame) const;
   void sum(const Instruction& instruction, Frame& frame) const;
   c10::IValue value(const Source& source, Frame& frame) const;
   at::Tensor fetched(const Source& source, const Frame& frame) const;
 
-  const std::shared_ptr<const Program> program_;  // shared: several sessions may run one
+  const std::shared_ptr<const Program> program_;            // shared: several sessions may run one
+  std::unordered_map<uint32_t, const Received*> received_;  // by key
   Mutex mutex_;
   std::vector<std::unique_ptr<Frame>> frames_ MUSTER_GUARDED_BY(mutex_);  // that are not in use
 };

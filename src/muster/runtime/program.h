@@ -17,17 +17,11 @@
 #include "muster/graph.h"
 #include "muster/graph/graph_node.h"
 #include "muster/graph/operator.h"
+#include "muster/graph/signature.h"
 #include "muster/optim/update_rule.h"
 #include "muster/runtime/variables.h"
 
 namespace muster::detail {
-
-/// What is asked for.
-struct Signature {
-  std::vector<Output> feeds;    ///< given to each run
-  std::vector<Output> fetches;  ///< what it returns
-  std::vector<Node> targets;    ///< what it runs besides
-};
 
 /// What may be left out of compiling, to compare results.
 struct CompileOptions {
@@ -57,6 +51,7 @@ enum class InstructionKind : uint8_t {
   kLeaf,      ///< source 0 without its history: where a tape begins
   kGradient,  ///< autograd over a tape
   kSum,       ///< the sum of the sources that are defined
+  kSend,      ///< source 0 goes to another task
 };
 
 struct Instruction {
@@ -69,8 +64,9 @@ struct Instruction {
   uint32_t results = 0;
   uint32_t released = 0;        ///< how many slots nobody needs afterwards,
   uint32_t first_released = 0;  ///< in Program::released
-  uint32_t detail = 0;  ///< which operator, variable, update rule or gradient; of a leaf whether it has one
-  uint32_t node = 0;    ///< which label, for messages
+  uint32_t detail =
+      0;  ///< which operator, variable, update rule, gradient or send; of a leaf whether it has one
+  uint32_t node = 0;  ///< which label, for messages
 };
 
 /// One pass of autograd: the gradients of `roots` are given, those of `wanted` come out.
@@ -87,6 +83,30 @@ struct VariableUpdate {
   UpdateRulePtr rule;
 };
 
+/// A value for another task.
+struct Sent {
+  uint32_t key = 0;
+  uint32_t task = 0;
+};
+
+/// A value from another task.
+struct Received {
+  uint32_t key = 0;
+  uint32_t task = 0;
+  uint32_t slot = 0;
+  std::vector<uint32_t> blocks;  ///< that wait for it
+};
+
+/// Instructions that run one after the other, when all that they need from elsewhere is there. A program
+/// that takes nothing from other tasks is one block.
+struct Block {
+  uint32_t first = 0;
+  uint32_t count = 0;
+  uint32_t missing = 0;             ///< how many values and other blocks it waits for
+  std::vector<uint32_t> followers;  ///< blocks that wait for it
+  std::vector<uint32_t> uses;       ///< slots that other blocks use too
+};
+
 /// What messages say of an instruction.
 struct NodeLabel {
   std::string name;
@@ -98,8 +118,7 @@ struct NodeLabel {
 
 class Program {
  public:
-  /// Throws InvalidArgument for a feed, fetch or target that is not of the graph, for a variable that is to
-  /// be changed and is none, and for a feed that cuts a derivative off.
+  /// Throws InvalidArgument as needed_nodes() does (graph/signature.h), and for a graph with a cycle.
   Program(const Signature& signature, Container& container, const CompileOptions& options = {});
 
   struct Feed {
@@ -108,7 +127,13 @@ class Program {
     bool is_used = false;
     std::optional<at::ScalarType> dtype;
     Shape shape;
+
+    void check(const at::Tensor& given) const;
   };
+
+  /// Throws InvalidArgument for another number of tensors than there are feeds, for one of another type or
+  /// shape, and for batches of different sizes.
+  static void check(const std::vector<Feed>& feeds, const std::vector<at::Tensor>& given);
 
   std::vector<Instruction> instructions;
   std::vector<Source> sources;
@@ -122,6 +147,11 @@ class Program {
   std::vector<NodeLabel> nodes;
   std::vector<Feed> feeds;
   std::vector<Source> fetches;
+  std::vector<Sent> sent;
+  std::vector<Received> received;
+  std::vector<Block> blocks;  ///< in an order in which they can run
+  std::vector<uint32_t>
+      shared_uses;  ///< of each slot, by how many blocks it is used, where that is more than one
   uint32_t slots = 0;
   bool has_tape = false;
 };

@@ -6,19 +6,13 @@
 #include "muster/base/error.h"
 #include "muster/base/mutex.h"
 #include "muster/graph/graph_node.h"
-#include "muster/runtime/executor.h"
-#include "muster/runtime/program.h"
+#include "muster/runtime/local_session.h"
+#include "muster/runtime/remote_session.h"
 
 namespace muster {
 
-struct Callable::State {
-  explicit State(std::shared_ptr<const detail::Program> program) : executor(std::move(program)) {}
-
-  detail::Executor executor;
-};
-
 std::vector<at::Tensor> Callable::operator()(const std::vector<at::Tensor>& feeds) const {
-  return state_->executor.run(feeds);
+  return state_->run(feeds);
 }
 
 struct Session::State {
@@ -26,20 +20,19 @@ struct Session::State {
       std::vector<std::pair<const detail::GraphNode*, int>>;  // feeds, fetches and targets, with gaps between
 
   const Graph* graph = nullptr;
-  detail::CompileOptions options;
-  detail::Container container;
+  std::unique_ptr<detail::SessionBackend> backend;
   detail::Mutex mutex;
   std::map<Key, Callable> callables MUSTER_GUARDED_BY(mutex);
 };
 
 Session::Session(const std::string& target, const Graph& graph, Options options)
     : state_(std::make_unique<State>()) {
-  if (target != "local")
-    detail::raise<InvalidArgument>("'{}' is no target of a session: expected \"local\"", target);
   state_->graph = &graph;
-  state_->options = {.fold_constants = options.fold_constants,
-                     .share_subexpressions = options.share_subexpressions,
-                     .join_gradients = options.join_gradients};
+  if (target == "local") {
+    state_->backend = std::make_unique<detail::LocalSession>(std::move(options));
+  } else {
+    state_->backend = std::make_unique<detail::RemoteSession>(target, graph, std::move(options));
+  }
 }
 
 Session::~Session() = default;
@@ -49,8 +42,8 @@ Session& Session::operator=(Session&&) noexcept = default;
 Callable Session::make_callable(const std::vector<Output>& feeds, const std::vector<Output>& fetches,
                                 const std::vector<Node>& targets) {
   const detail::Signature signature{.feeds = feeds, .fetches = fetches, .targets = targets};
-  return Callable(std::make_shared<Callable::State>(
-      std::make_shared<detail::Program>(signature, state_->container, state_->options)));
+  detail::check_signature(signature, state_->graph->data());
+  return Callable(state_->backend->prepare(signature));
 }
 
 std::vector<at::Tensor> Session::run(const std::vector<Output>& fetches, const Feeds& feeds,

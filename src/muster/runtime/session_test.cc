@@ -10,6 +10,7 @@
 
 #include "muster/error.h"
 #include "muster/ops.h"
+#include "muster/trace.h"
 
 namespace muster {
 namespace {
@@ -248,6 +249,92 @@ TEST(Session, ListsNumbersAndTextsAreValuesToo) {
   Session session("local", graph);
   EXPECT_EQ(session.run({y}, {{x, torch::ones({4, 6})}})[0].sizes(), (std::vector<int64_t>{2, 12}));
   EXPECT_EQ(session.run({half}, {{x, torch::ones({4, 6})}})[0].item<int64_t>(), 2) << "fetched as a tensor";
+}
+
+TEST(Session, FeedsAreCountedAndHaveOneBatch) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 3});
+  const Output y = graph.placeholder("y", at::kFloat, {kBatch, 3});
+  const Output sum = ops::add(x, y);
+  Session session("local", graph);
+  const Callable call = session.make_callable({x, y}, {sum});
+  const auto refusal = [&](const std::vector<at::Tensor>& feeds) -> std::string {
+    try {
+      call(feeds);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_THAT(refusal({torch::ones({2, 3})}), HasSubstr("1 tensors are given for 2 feeds"));
+  EXPECT_THAT(refusal({torch::ones({1, 3}), torch::ones({5, 3})}),
+              HasSubstr("'x:0' is fed a batch of 1, and 'y:0' one of 5"));
+}
+
+TEST(Session, WhatIsOfAnotherGraphIsRefused) {
+  Graph graph;
+  Graph other;
+  const Output strange = other.constant(1.0);
+  Session session("local", graph);
+  EXPECT_THROW(session.run({strange}), InvalidArgument);
+  EXPECT_THROW(session.run({}, {}, {strange}), InvalidArgument);
+}
+
+TEST(Session, DropoutInsideLargerOperatorsIsDrawnInEachRun) {
+  Graph graph;
+  const Output q = graph.constant(torch::rand({2, 4, 8}));
+  const Node first = graph.add("aten::_scaled_dot_product_attention", {q, q, q}, {{"dropout_p", 0.5}});
+  const Node second = graph.add("aten::_scaled_dot_product_attention", {q, q, q}, {{"dropout_p", 0.5}});
+  Session session("local", graph);
+  const auto run = [&] { return session.run({first.output(), second.output()}); };
+  const auto results = run();
+  EXPECT_FALSE(torch::equal(results[0], results[1])) << "they are not one node";
+  EXPECT_FALSE(torch::equal(results[0], run()[0])) << "it is no constant";
+}
+
+TEST(Session, TrainsInInferenceModeToo) {
+  Graph graph;
+  const Output w = graph.variable("w", torch::ones({2}));
+  const Node step = minimize(optim::SGD({.lr = 0.5}), ops::sum(w));
+  Session session("local", graph);
+  const Node init = graph.initializer();
+  const c10::InferenceMode inference;
+  session.run({}, {}, {init});
+  session.run({}, {}, {step});
+  EXPECT_TRUE(torch::equal(session.run({w}).front(), torch::full({2}, 0.5)));
+}
+
+// Buffers that forward changes, several times and after the result.
+struct CountingImpl : torch::nn::Module {
+  CountingImpl()
+      : mean(register_buffer("mean", torch::zeros({3}))),
+        calls(register_buffer("calls", torch::zeros({1}))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    mean.mul_(0.9);
+    mean.add_(x.mean(0), 0.1);
+    torch::Tensor y = x - mean;
+    calls.add_(1);
+    return y;
+  }
+  torch::Tensor mean;
+  torch::Tensor calls;
+};
+TORCH_MODULE(Counting);
+
+TEST(Session, ATracedModuleChangesItsBuffersAsInALoop) {
+  Counting module;
+  Graph graph;
+  const TracedModule traced = trace(graph, module, {torch::rand({2, 3})});
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor x = torch::rand({4, 3});
+    const at::Tensor result = session.run({traced.outputs[0]}, {{traced.inputs[0], x}}).front();
+    EXPECT_TRUE(torch::allclose(result, module->forward(x)));
+    const auto buffers = session.run({graph.output("mean"), graph.output("calls")});
+    EXPECT_TRUE(torch::allclose(buffers[0], module->mean)) << i;
+    EXPECT_TRUE(torch::equal(buffers[1], module->calls)) << i;
+  }
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "muster/cluster/task_name.h"
+#include "muster/base/task_name.h"
 
 namespace muster::detail {
 

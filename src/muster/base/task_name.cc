@@ -1,4 +1,4 @@
-#include "muster/cluster/task_name.h"
+#include "muster/base/task_name.h"
 
 #include <algorithm>
 #include <cctype>
@@ -135,6 +135,14 @@ std::string TaskName::to_string() const {
 std::string TaskName::short_name() const {
   MUSTER_CHECK(job && task, "'{}' names no task", to_string());
   return fmt::format("{}/{}", *job, *task);
+}
+
+TaskName TaskName::with(const TaskName& inner) const {
+  return {.job = inner.job ? inner.job : job,
+          .replica = inner.replica ? inner.replica : replica,
+          .task = inner.task ? inner.task : task,
+          .device_type = inner.device_type ? inner.device_type : device_type,
+          .device_index = inner.device_index ? inner.device_index : device_index};
 }
 
 bool TaskName::matches(const TaskName& other) const {

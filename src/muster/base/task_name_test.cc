@@ -1,4 +1,4 @@
-#include "muster/cluster/task_name.h"
+#include "muster/base/task_name.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,6 +49,14 @@ TEST(TaskName, BadNamesSayWhichPartIsWrong) {
 TEST(TaskName, IsReadAsMessagesPrintIt) {
   EXPECT_EQ(TaskName::parse("worker/1"), TaskName::of("worker", 1));
   EXPECT_EQ(TaskName::parse(TaskName::of("ps", 12).short_name()), TaskName::of("ps", 12));
+}
+
+TEST(TaskName, AnInnerNameOverridesThePartsThatItHas) {
+  const auto outer = TaskName::parse("/job:ps/task:0/cpu:0");
+  EXPECT_EQ(outer.with(TaskName::parse("/task:1")).to_string(), "/job:ps/task:1/device:cpu:0");
+  EXPECT_EQ(outer.with(TaskName::parse("/job:worker/replica:0")).to_string(),
+            "/job:worker/replica:0/task:0/device:cpu:0");
+  EXPECT_EQ(outer.with({}), outer);
 }
 
 TEST(TaskName, MatchesPartially) {

@@ -1,4 +1,6 @@
-#include "muster/cluster/control_stream.h"
+#pragma once
+
+// How control streams work: gRPC's callbacks. Included once for each protocol, where it is instantiated.
 
 #include <deque>
 #include <map>
@@ -7,23 +9,22 @@
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
-#include "muster/cluster/coordinator.grpc.pb.h"
+#include "muster/cluster/control_stream.h"
 
 namespace muster::detail {
-namespace {
 
-constexpr int kMaxMessageBytes = 64 << 20;
 // A client that reads nothing while this much waits for it is as good as dead.
-constexpr size_t kMaxQueuedBytes = 256 << 20;
+constexpr size_t kMaxQueuedControl = size_t{2} << 30;
 // A connection that says nothing is dropped after this long. A task that was merely slow connects again.
 constexpr int kHandshakeMilliseconds = 60000;
 
 // gRPC's own lines go to our log, at debug level.
-void quiet_grpc_log() {
+inline void quiet_grpc_log() {
   static std::once_flag once;
   std::call_once(once, [] {
     gpr_set_log_function(
@@ -31,9 +32,8 @@ void quiet_grpc_log() {
   });
 }
 
-}  // namespace
-
-class ControlStreamServer::Impl final : public proto::CoordinatorService::CallbackService {
+template <typename Protocol>
+class ControlStreamServer<Protocol>::Impl final : public Protocol::Service::CallbackService {
  public:
   Impl(const std::vector<Address>& candidates, Handler handler) : handler_(std::move(handler)) {
     quiet_grpc_log();
@@ -63,24 +63,24 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
   friend class ControlStreamServer;
 
   // gRPC calls the On... functions of one kind one at a time; OnDone is the last.
-  class Stream final : public grpc::ServerBidiReactor<proto::FromMember, proto::FromCoordinator> {
+  class Stream final : public grpc::ServerBidiReactor<FromClient, FromServer> {
    public:
     Stream(Impl& owner, Id id, grpc::CallbackServerContext* context)
         : owner_(owner), id_(id), context_(context) {}
 
-    void start() { StartRead(&incoming_); }
+    void start() { this->StartRead(&incoming_); }
 
     // For callers that hold the owner's lock where the analysis can't see it.
     void assert_locked() const MUSTER_ASSERT_HELD(owner_.mutex_) {}
 
-    void send(proto::FromCoordinator message) MUSTER_REQUIRES(owner_.mutex_) {
+    void send(FromServer message) MUSTER_REQUIRES(owner_.mutex_) {
       if (closing_) return;
       queued_bytes_ += message.ByteSizeLong();
       queue_.push_back(std::move(message));
-      if (queued_bytes_ > kMaxQueuedBytes) {
+      if (queued_bytes_ > kMaxQueuedControl) {
         context_->TryCancel();
       } else if (queue_.size() == 1) {
-        StartWrite(&queue_.front());
+        this->StartWrite(&queue_.front());
       }
     }
 
@@ -88,13 +88,13 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
       closing_ = true;
       if (finished_ || !queue_.empty()) return;
       finished_ = true;
-      Finish(grpc::Status::OK);
+      this->Finish(grpc::Status::OK);
     }
 
     void OnReadDone(bool ok) override {
       if (ok) {
         owner_.handler_.received(id_, incoming_);
-        StartRead(&incoming_);
+        this->StartRead(&incoming_);
       } else {
         const MutexLock lock(owner_.mutex_);
         close();
@@ -107,7 +107,7 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
       queue_.pop_front();
       if (!ok) queue_.clear();
       if (!queue_.empty()) {
-        StartWrite(&queue_.front());
+        this->StartWrite(&queue_.front());
       } else if (closing_) {
         close();
       }
@@ -134,15 +134,14 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
     Impl& owner_;
     const Id id_;
     grpc::CallbackServerContext* const context_;  // gRPC's, alive until OnDone
-    proto::FromMember incoming_;
-    std::deque<proto::FromCoordinator> queue_ MUSTER_GUARDED_BY(owner_.mutex_);  // the front is being written
+    FromClient incoming_;
+    std::deque<FromServer> queue_ MUSTER_GUARDED_BY(owner_.mutex_);  // the front is being written
     size_t queued_bytes_ MUSTER_GUARDED_BY(owner_.mutex_) = 0;
     bool closing_ MUSTER_GUARDED_BY(owner_.mutex_) = false;
     bool finished_ MUSTER_GUARDED_BY(owner_.mutex_) = false;
   };
 
-  grpc::ServerBidiReactor<proto::FromMember, proto::FromCoordinator>* Attach(
-      grpc::CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<FromClient, FromServer>* Attach(grpc::CallbackServerContext* context) override {
     Stream* borrowed = nullptr;  // gRPC's until OnDone
     Id id = 0;
     {
@@ -163,10 +162,10 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
     for (const auto& candidate : candidates) {
       grpc::ServerBuilder builder;
       int port = 0;
-      // Without this, gRPC would let two coordinators share a port, and tasks would reach either.
+      // Without this, gRPC would let two servers share a port, and clients would reach either.
       builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
       builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-      builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+      builder.SetMaxReceiveMessageSize(Protocol::kMaxMessage);
       builder.AddListeningPort(candidate.to_string(), grpc::InsecureServerCredentials(), &port);
       builder.RegisterService(this);
       server_ = builder.BuildAndStart();
@@ -176,9 +175,8 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
       }
       tried += (tried.empty() ? "" : ", ") + candidate.to_string();
     }
-    raise<SystemError>(
-        "the coordinator can't listen on {}: the port is taken, or the address is not one of this host",
-        tried);
+    raise<SystemError>("{} can't listen on {}: the port is taken, or the address is not one of this host",
+                       Protocol::kServer, tried);
   }
 
   const Handler handler_;
@@ -192,48 +190,54 @@ class ControlStreamServer::Impl final : public proto::CoordinatorService::Callba
   std::unique_ptr<grpc::Server> server_;
 };
 
-ControlStreamServer::ControlStreamServer(const std::vector<Address>& listen, Handler handler)
+template <typename Protocol>
+ControlStreamServer<Protocol>::ControlStreamServer(const std::vector<Address>& listen, Handler handler)
     : impl_(std::make_unique<Impl>(listen, std::move(handler))) {}
 
-ControlStreamServer::~ControlStreamServer() = default;
+template <typename Protocol>
+ControlStreamServer<Protocol>::~ControlStreamServer() = default;
 
-void ControlStreamServer::shutdown() {
+template <typename Protocol>
+void ControlStreamServer<Protocol>::shutdown() {
   impl_->shutdown();
 }
 
-const Address& ControlStreamServer::address() const {
+template <typename Protocol>
+const Address& ControlStreamServer<Protocol>::address() const {
   return impl_->address();
 }
 
-void ControlStreamServer::send(Id stream, proto::FromCoordinator message) {
-  impl_->with_stream(stream, [&](Impl::Stream& found) {
+template <typename Protocol>
+void ControlStreamServer<Protocol>::send(Id stream, FromServer message) {
+  impl_->with_stream(stream, [&](auto& found) {
     found.assert_locked();
     found.send(std::move(message));
   });
 }
 
-void ControlStreamServer::close(Id stream) {
-  impl_->with_stream(stream, [](Impl::Stream& found) {
+template <typename Protocol>
+void ControlStreamServer<Protocol>::close(Id stream) {
+  impl_->with_stream(stream, [](auto& found) {
     found.assert_locked();
     found.close();
   });
 }
 
-class ControlStreamClient::Impl final
-    : public grpc::ClientBidiReactor<proto::FromMember, proto::FromCoordinator> {
+template <typename Protocol>
+class ControlStreamClient<Protocol>::Impl final : public grpc::ClientBidiReactor<FromClient, FromServer> {
  public:
   Impl(const Address& address, Handler handler) : handler_(std::move(handler)) {
     quiet_grpc_log();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // tasks of a cluster connect directly
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a fresh attempt, not another one's back-off
-    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    arguments.SetMaxReceiveMessageSize(Protocol::kMaxMessage);
     channel_ = grpc::CreateCustomChannel(address.to_string(), grpc::InsecureChannelCredentials(), arguments);
-    stub_ = proto::CoordinatorService::NewStub(channel_);
+    stub_ = Protocol::Service::NewStub(channel_);
     stub_->async()->Attach(&context_, this);
-    StartRead(&incoming_);
-    AddHold();  // writes start from outside the reactions
-    StartCall();
+    this->StartRead(&incoming_);
+    this->AddHold();  // writes start from outside the reactions
+    this->StartCall();
   }
 
   ~Impl() override {
@@ -246,17 +250,17 @@ class ControlStreamClient::Impl final
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void send(proto::FromMember message) {
+  void send(FromClient message) {
     const MutexLock lock(mutex_);
     if (released_) return;
     queue_.push_back(std::move(message));
-    if (queue_.size() == 1) StartWrite(&queue_.front());
+    if (queue_.size() == 1) this->StartWrite(&queue_.front());
   }
 
   void OnReadDone(bool ok) override {
     if (ok) {
       handler_.received(incoming_);
-      StartRead(&incoming_);
+      this->StartRead(&incoming_);
     } else {
       const MutexLock lock(mutex_);
       release();
@@ -267,7 +271,7 @@ class ControlStreamClient::Impl final
     const MutexLock lock(mutex_);
     queue_.pop_front();
     if (!ok) queue_.clear();
-    if (!queue_.empty() && !released_) StartWrite(&queue_.front());
+    if (!queue_.empty() && !released_) this->StartWrite(&queue_.front());
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -279,28 +283,31 @@ class ControlStreamClient::Impl final
 
  private:
   void release() MUSTER_REQUIRES(mutex_) {
-    if (!released_) RemoveHold();
+    if (!released_) this->RemoveHold();
     released_ = true;
   }
 
   const Handler handler_;
   std::shared_ptr<grpc::Channel> channel_;  // gRPC hands channels out shared
-  std::unique_ptr<proto::CoordinatorService::Stub> stub_;
+  std::unique_ptr<typename Protocol::Service::Stub> stub_;
   grpc::ClientContext context_;
-  proto::FromCoordinator incoming_;
+  FromServer incoming_;
   Mutex mutex_;
   ConditionVariable changed_;
-  std::deque<proto::FromMember> queue_ MUSTER_GUARDED_BY(mutex_);  // the front is being written
+  std::deque<FromClient> queue_ MUSTER_GUARDED_BY(mutex_);  // the front is being written
   bool released_ MUSTER_GUARDED_BY(mutex_) = false;
   bool done_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
-ControlStreamClient::ControlStreamClient(const Address& address, Handler handler)
+template <typename Protocol>
+ControlStreamClient<Protocol>::ControlStreamClient(const Address& address, Handler handler)
     : impl_(std::make_unique<Impl>(address, std::move(handler))) {}
 
-ControlStreamClient::~ControlStreamClient() = default;
+template <typename Protocol>
+ControlStreamClient<Protocol>::~ControlStreamClient() = default;
 
-void ControlStreamClient::send(proto::FromMember message) {
+template <typename Protocol>
+void ControlStreamClient<Protocol>::send(FromClient message) {
   impl_->send(std::move(message));
 }
 

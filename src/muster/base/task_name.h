@@ -34,6 +34,9 @@ struct TaskName {
   /// some name matches.
   bool matches(const TaskName& other) const;
 
+  /// This name with the parts of `inner` in their place: "/job:ps/task:0" with "/task:1" is "/job:ps/task:1".
+  TaskName with(const TaskName& inner) const;
+
   auto operator<=>(const TaskName&) const = default;
 };
 

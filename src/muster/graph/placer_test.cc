@@ -1,0 +1,111 @@
+#include "muster/graph/placer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/error.h"
+#include "muster/graph/signature.h"
+#include "muster/ops.h"
+
+namespace muster::detail {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::vector<TaskName> kTasks = {TaskName::of("ps", 0), TaskName::of("ps", 1), TaskName::of("worker", 0),
+                                      TaskName::of("worker", 1)};
+
+Placement placed(const std::vector<Node>& targets, bool soft = false, const std::vector<Output>& feeds = {}) {
+  return place(needed_nodes({.feeds = feeds, .targets = targets}),
+               {.tasks = kTasks, .default_task = 2, .soft = soft});
+}
+
+TEST(Placer, PartsOfNamesAreFilledIn) {
+  Graph graph;
+  const auto make = [&graph](const char* device) {
+    const auto scope = graph.with_device(device);
+    return graph.constant(1.0);
+  };
+  const Output nothing = graph.constant(1.0);
+  const std::pair<Output, const char*> cases[] = {
+      {nothing, "/job:worker/replica:0/task:0/device:cpu:0"},
+      {make("/job:ps"), "/job:ps/replica:0/task:0/device:cpu:0"},
+      {make("/task:1"), "/job:ps/replica:0/task:1/device:cpu:0"},
+      {make("/job:worker/task:1"), "/job:worker/replica:0/task:1/device:cpu:0"},
+      {make("/job:worker/task:1/cpu:0"), "/job:worker/replica:0/task:1/device:cpu:0"},
+      {make("/cpu:0"), "/job:worker/replica:0/task:0/device:cpu:0"}};
+  for (const auto& [output, device] : cases)
+    EXPECT_EQ(placed({output}).device(*output.get()), device) << output.node().device();
+}
+
+TEST(Placer, WhatBelongsToAVariableOrANodeIsWhereThatIs) {
+  Graph graph;
+  Output w;
+  {
+    const auto ps = graph.with_device("/job:ps/task:1");
+    w = graph.variable("w", torch::ones({2}));
+  }
+  const auto worker = graph.with_device("/job:worker/task:1");
+  const Output loss = ops::sum(ops::mul(w, w));
+  const Node step = minimize(optim::SGD({.lr = 0.1}), loss);
+  const Output read = graph.read(w);
+  const Output assigned = graph.assign(w, read);
+  const Placement placement = placed({step, read, assigned, loss});
+  EXPECT_EQ(placement.task(*read.get()), 1U);
+  EXPECT_EQ(placement.task(*assigned.get()), 1U);
+  EXPECT_EQ(placement.task(*loss.get()), 3U);
+  for (const auto& node : graph.nodes()) {
+    if (node.op() == "muster::update") {
+      EXPECT_EQ(placement.task(*node.get()), 1U);
+    }
+    if (node.op() == "muster::gradient") {
+      EXPECT_EQ(placement.task(*node.get()), 3U);
+    }
+  }
+}
+
+TEST(ReplicaDeviceSetter, SpreadsVariablesOverTheServers) {
+  for (const bool by_bytes : {false, true}) {
+    Graph graph;
+    const auto scope = graph.with_device(
+        replica_device_setter({.ps_tasks = 2, .worker_device = "/job:worker/task:1", .by_bytes = by_bytes}));
+    const Output large = graph.variable("large", torch::zeros({100}));
+    const Output small = graph.variable("small", torch::zeros({2}));
+    const Output third = graph.variable("third", torch::zeros({3}));
+    EXPECT_EQ(large.node().device(), "/job:ps/task:0");
+    EXPECT_EQ(small.node().device(), "/job:ps/task:1");
+    EXPECT_EQ(third.node().device(), by_bytes ? "/job:ps/task:1" : "/job:ps/task:0");
+    EXPECT_EQ(ops::relu(small).node().device(), "/job:worker/task:1");
+  }
+  EXPECT_THROW(replica_device_setter({.ps_tasks = 0}), InvalidArgument);
+}
+
+TEST(Placer, ADeviceThatIsNotThereIsRefusedUnlessPlacementIsSoft) {
+  Graph graph;
+  Output gpu;
+  Output far;
+  {
+    const auto scope = graph.with_device("/job:ps/task:1/gpu:0");
+    gpu = graph.constant(1.0, at::kFloat, "on_gpu");
+  }
+  {
+    const auto scope = graph.with_device("/job:ps/task:7");
+    far = graph.constant(1.0);
+  }
+  try {
+    placed({gpu});
+    ADD_FAILURE() << "it was placed";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("node 'on_gpu' (muster::constant, made at "), HasSubstr("placer_test.cc"),
+                      HasSubstr("/job:ps/task:1/device:gpu:0, which the cluster does not have; it has "
+                                "/job:ps/replica:0/task:0/device:cpu:0, ")));
+  }
+  EXPECT_THROW(placed({far}), InvalidArgument);
+  EXPECT_EQ(placed({gpu}, /*soft=*/true).task(*gpu.get()), 1U) << "the rest of the name holds";
+  EXPECT_EQ(placed({far}, /*soft=*/true).task(*far.get()), 2U);
+}
+
+}  // namespace
+}  // namespace muster::detail

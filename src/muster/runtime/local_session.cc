@@ -1,0 +1,38 @@
+#include "muster/runtime/local_session.h"
+
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/graph/placer.h"
+#include "muster/runtime/executor.h"
+#include "muster/runtime/program.h"
+
+namespace muster::detail {
+
+namespace {
+
+struct LocalCallable final : Callable::State {
+  explicit LocalCallable(std::shared_ptr<const Program> program) : executor(std::move(program)) {}
+
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds) override { return executor.run(feeds); }
+
+  Executor executor;
+};
+
+}  // namespace
+
+std::shared_ptr<Callable::State> LocalSession::prepare(const Signature& signature) {
+  if (options_.log_device_placement) {
+    for (const auto* node : needed_nodes(signature))
+      fmt::print(stderr, "{}: ({}): /job:localhost/replica:0/task:0/device:cpu:0\n", node->name,
+                 node->op->name());
+  }
+  const CompileOptions options{.fold_constants = options_.fold_constants,
+                               .share_subexpressions = options_.share_subexpressions,
+                               .join_gradients = options_.join_gradients};
+  return std::make_shared<LocalCallable>(std::make_shared<Program>(signature, container_, options));
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,355 @@
+#include "muster/server.h"
+
+#include <atomic>
+#include <future>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/log.h"
+#include "muster/deadline.h"
+#include "muster/error.h"
+#include "muster/net/reserved_port.h"
+#include "muster/ops.h"
+#include "muster/session.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Tasks of the job "task", all in this process.
+class Cluster {
+ public:
+  explicit Cluster(int tasks, bool start = true) {
+    std::vector<std::string> addresses;
+    for (int i = 0; i < tasks; ++i) {
+      ports_.emplace_back("127.0.0.1");
+      addresses.push_back(fmt::format("127.0.0.1:{}", ports_.back().port()));
+    }
+    spec_.emplace(ClusterSpec::Jobs{{"task", addresses}});
+    servers_.resize(static_cast<size_t>(tasks));
+    for (int i = 0; start && i < tasks; ++i) this->start(i);
+  }
+
+  void start(int task) {
+    servers_[static_cast<size_t>(task)] =
+        std::make_unique<Server>(*spec_, "task", task, Server::Options{.secret = "test"});
+  }
+  void kill(int task) { servers_[static_cast<size_t>(task)].reset(); }
+
+  std::string target(int task = 0) const {
+    return fmt::format("grpc://127.0.0.1:{}", ports_[static_cast<size_t>(task)].port());
+  }
+
+ private:
+  std::vector<detail::ReservedPort> ports_;
+  std::optional<ClusterSpec> spec_;
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+template <typename Function>
+std::string refusal_by(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Server, AConstantOfAnotherTaskComesFromThere) {
+  const Cluster cluster(2);
+  Graph graph;
+  Output hello;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    hello = graph.constant(torch::arange(5), "hello");
+  }
+  Session session(cluster.target(), graph, {.log_device_placement = true});
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(torch::equal(session.run({hello}).front(), torch::arange(5)));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "hello: (muster::constant): /job:task/replica:0/task:1/device:cpu:0\n");
+  const Output there_and_here = ops::add(hello, hello);
+  EXPECT_TRUE(torch::equal(session.run({there_and_here}).front(), 2 * torch::arange(5)))
+      << "the graph may grow between runs";
+}
+
+TEST(Server, AClusterOfOneNeedsNoSecret) {
+  Server server = Server::create_local();
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch});
+  Session session(server.target(), graph);
+  EXPECT_TRUE(torch::equal(session.run({ops::mul(x, x)}, {{x, torch::full({3}, 2.0)}}).front(),
+                           torch::full({3}, 4.0)));
+}
+
+// A model of several layers with a skip and a weight that two layers share.
+struct Model {
+  explicit Model(const std::function<std::string()>& device) {
+    const auto place = graph.with_device([device](const Node&) { return device(); });
+    torch::manual_seed(3);
+    x = graph.placeholder("x", at::kFloat, {kBatch, 6});
+    Output h = x;
+    const Output shared = graph.variable("shared", torch::randn({6, 6}) * 0.3);
+    for (int layer = 0; layer < 4; ++layer) {
+      const Output w = graph.variable(fmt::format("w{}", layer), torch::randn({6, 6}) * 0.3);
+      const Output b = graph.variable(fmt::format("b{}", layer), torch::randn({6}));
+      h = ops::add(ops::tanh(ops::linear(ops::matmul(h, shared), w, b)), h);
+    }
+    loss = ops::mean(ops::pow(h, 2));
+    step = minimize(optim::SGD({.lr = 0.1, .momentum = 0.9}), loss);
+    init = graph.initializer();
+  }
+
+  Graph graph;
+  Output x;
+  Output loss;
+  Node step;
+  Node init;
+};
+
+std::vector<at::Tensor> train(const std::string& target, Model& model, const Session::Options& options) {
+  Session session(target, model.graph, options);
+  session.run({}, {}, {model.init});
+  torch::manual_seed(5);
+  std::vector<at::Tensor> results;
+  for (int i = 0; i < 5; ++i)
+    results.push_back(session.run({model.loss}, {{model.x, torch::randn({4, 6})}}, {model.step}).front());
+  for (const auto& variable : session.run(model.graph.variables())) results.push_back(variable);
+  return results;
+}
+
+// Values and derivatives cross from task to task anywhere, also back and forth.
+TEST(Server, AnyPlacementTrainsAsOneProcess) {
+  const Cluster cluster(3);
+  Model here([] { return std::string(); });
+  const auto expected = train("local", here, {});
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 12; ++trial) {
+    Model there([&random] { return fmt::format("/job:task/task:{}", random() % 3); });
+    const auto results = train(cluster.target(trial % 3), there,
+                               {.join_gradients = trial % 4 != 3, .private_variables = true});
+    ASSERT_EQ(results.size(), expected.size());
+    for (size_t i = 0; i < results.size(); ++i)
+      EXPECT_TRUE(torch::allclose(results[i], expected[i], 1e-5, 1e-6)) << "trial " << trial << ", " << i;
+  }
+}
+
+TEST(Server, VariablesAreSharedByNameUnlessTheyAreTheSessionsOwn) {
+  const Cluster cluster(2);
+  Graph graph;
+  const auto place = graph.with_device("/job:task/task:1");
+  const Output w = graph.variable("w", torch::zeros({2}));
+  const Node more = graph.assign(w, ops::add(w, graph.constant(torch::ones({2}))));
+  const Node init = graph.initializer();
+  Session first(cluster.target(0), graph);
+  Session second(cluster.target(1), graph);
+  Session own(cluster.target(0), graph, {.private_variables = true});
+  Session named(cluster.target(0), graph, {.container = "other"});
+  first.run({}, {}, {init});
+  second.run({}, {}, {more});
+  EXPECT_TRUE(torch::equal(first.run({w}).front(), torch::ones({2})));
+  for (auto* session : {&own, &named}) {
+    EXPECT_THAT(refusal_by([&] { session->run({w}); }), HasSubstr("'w'")) << "it has no value there";
+    session->run({}, {}, {init});
+    EXPECT_TRUE(torch::equal(session->run({w}).front(), torch::zeros({2})));
+  }
+  EXPECT_TRUE(torch::equal(second.run({w}).front(), torch::ones({2})));
+}
+
+TEST(Server, LargeConstantsAndManyTypesCross) {
+  const Cluster cluster(2);
+  Graph graph;
+  std::vector<Output> outputs;
+  std::vector<at::Tensor> expected;
+  torch::manual_seed(1);
+  for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte,
+                          at::kBool, at::kComplexFloat}) {
+    const at::Tensor value = (torch::rand({300, 200}) * 100).to(type);
+    expected.push_back(value);
+    Output constant;
+    {
+      const auto other = graph.with_device("/job:task/task:1");
+      constant = graph.constant(value);
+    }
+    outputs.push_back(ops::t(constant));
+  }
+  expected.push_back(torch::zeros({0, 3}).t());
+  Output empty;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    empty = graph.constant(torch::zeros({0, 3}));
+  }
+  outputs.push_back(ops::t(empty));
+  Session session(cluster.target(), graph, {.fold_constants = false});
+  const auto results = session.run(outputs);
+  for (size_t i = 0; i + 1 < results.size(); ++i) EXPECT_TRUE(torch::equal(results[i], expected[i].t())) << i;
+  EXPECT_EQ(results.back().sizes(), (std::vector<int64_t>{3, 0}));
+}
+
+TEST(Server, WhatIsWrongIsSaidAsInOneProcess) {
+  const Cluster cluster(2);
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat);
+  Output product;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    product = ops::matmul(x, x).named("product");
+  }
+  Output nowhere;
+  {
+    const auto place = graph.with_device("/job:task/task:9");
+    nowhere = graph.constant(1.0);
+  }
+  Session session(cluster.target(), graph);
+  EXPECT_THAT(refusal_by([&] {
+                session.run({product}, {{x, torch::ones({2, 3})}});
+              }),
+              AllOf(HasSubstr("node 'product' (aten::matmul, made at "), HasSubstr("server_test.cc")));
+  EXPECT_THAT(refusal_by([&] {
+                session.run({product}, {{x, torch::ones({2, 2}, at::kDouble)}});
+              }),
+              HasSubstr("'x:0' is fed a tensor of type Double; expected Float"));
+  EXPECT_THAT(refusal_by([&] { session.run({product}); }), HasSubstr("needs a value: feed it"));
+  EXPECT_THAT(refusal_by([&] { session.run({nowhere}); }), HasSubstr("which the cluster does not have"));
+  Graph other;
+  const Output strange = other.constant(1.0);
+  EXPECT_THAT(refusal_by([&] { session.run({strange}); }), HasSubstr("is of another graph"));
+  EXPECT_TRUE(
+      torch::equal(session.run({product}, {{x, torch::ones({2, 2})}}).front(), torch::full({2, 2}, 2.0)))
+      << "the servers stay up";
+}
+
+TEST(Server, OnlyThoseWhoKnowTheSecretAreLetIn) {
+  const Cluster cluster(1);
+  Graph graph;
+  EXPECT_THAT(refusal_by([&] { Session(cluster.target(), graph, {.secret = "wrong"}); }),
+              HasSubstr("does not know the job's secret"));
+  EXPECT_THAT(refusal_by([&] { Server::stop(cluster.target(), {.secret = "wrong"}); }),
+              HasSubstr("does not know the job's secret"));
+  EXPECT_THAT(refusal_by([&] { Session("grpc://127.0.0.1:1", graph, {.secret = "any"}); }),
+              HasSubstr("no server answers at 127.0.0.1:1"));
+  EXPECT_THAT(refusal_by([&] { Session("somewhere", graph); }), HasSubstr("'somewhere' is no target"));
+}
+
+TEST(Server, ASessionWaitsForAllTasksAndSaysSo) {
+  std::atomic<int> notices{0};
+  detail::set_log_sink([&notices](std::string_view line) {
+    if (line.find("CreateSession still waiting for response from worker: /job:task/replica:0/task:1") !=
+        std::string_view::npos)
+      ++notices;
+  });
+  Cluster cluster(2, /*start=*/false);
+  cluster.start(0);
+  Graph graph;
+  const Output one = graph.constant(1.0);
+  auto session = std::async(
+      std::launch::async, [&] { return Session(cluster.target(), graph).run({one}).front().item<float>(); });
+  const auto deadline = Deadline::after(std::chrono::seconds(60));
+  while (notices == 0 && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_GT(notices, 0);
+  cluster.start(1);
+  EXPECT_EQ(session.get(), 1);
+  detail::set_log_sink({});
+}
+
+TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
+  Cluster cluster(3);
+  Graph graph;
+  Output w;
+  {
+    const auto ps = graph.with_device("/job:task/task:1");
+    w = graph.variable("w", torch::ones({2}));
+  }
+  Output y;
+  {
+    const auto other = graph.with_device("/job:task/task:2");
+    y = ops::mul(w, w);
+  }
+  const Node init = graph.initializer();
+  Session session(cluster.target(), graph);
+  session.run({}, {}, {init});
+  const Callable run = session.make_callable({}, {y});
+  EXPECT_TRUE(torch::equal(run().front(), torch::ones({2})));
+  cluster.kill(1);
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_THAT(refusal_by([&] { run(); }), HasSubstr("/job:task/task:1 was lost"));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(30));
+  cluster.start(1);
+  EXPECT_THAT(refusal_by([&] { run(); }), HasSubstr("'w'")) << "what it kept is lost";
+  session.run({}, {}, {init});
+  EXPECT_TRUE(torch::equal(run().front(), torch::ones({2})));
+}
+
+TEST(Server, ManyThreadsAndSessionsRunAtOnce) {
+  const Cluster cluster(2);
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch});
+  Output far;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    far = ops::add(x, x);
+  }
+  const Output y = ops::mul(far, x);
+  Session first(cluster.target(0), graph);
+  Session second(cluster.target(1), graph);
+  const Callable calls[] = {first.make_callable({x}, {y}), second.make_callable({x}, {y})};
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int thread = 0; thread < 6; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 50; ++i) {
+        const auto value = static_cast<float>(100 * thread + i);
+        if (calls[thread % 2]({torch::full({3}, value)}).front()[1].item<float>() != 2 * value * value)
+          ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Server, IsStoppedByAnybodyWhoMay) {
+  Server server = Server::create_local();
+  std::thread stopper([target = server.target()] { Server::stop(target); });
+  server.join();
+  stopper.join();
+}
+
+TEST(Server, ARunThatTakesTooLongNamesWhoDidNotEndIt) {
+  const Cluster cluster(2);
+  Graph graph;
+  Output slow;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    const Output x = graph.constant(torch::ones({2000, 2000}));
+    slow = x;
+    for (int i = 0; i < 200; ++i) slow = ops::matmul(slow, x);
+  }
+  Session session(cluster.target(), graph,
+                  {.fold_constants = false, .timeout = std::chrono::milliseconds(100)});
+  EXPECT_THAT(refusal_by([&] { session.run({slow}); }),
+              AllOf(HasSubstr("a run took longer than 0.1 s"), HasSubstr("/job:task/task:1")));
+}
+
+TEST(ClusterSpec, IsReadAndChecked) {
+  EXPECT_EQ(ClusterSpec::parse("ps=h1:2222;worker=h2:2222,h3:2222").jobs(),
+            (ClusterSpec::Jobs{{"ps", {"h1:2222"}}, {"worker", {"h2:2222", "h3:2222"}}}));
+  EXPECT_THROW((ClusterSpec{{"ps", {"nowhere"}}}), InvalidArgument);
+  EXPECT_THAT(refusal_by([] { ClusterSpec::parse("ps=3@h1:2222"); }), HasSubstr("has no task 0"));
+  EXPECT_THAT(refusal_by([] {
+                Server(ClusterSpec{{"ps", {"127.0.0.1:1"}}}, "ps", 1, {.secret = "x"});
+              }),
+              HasSubstr("task"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,51 @@
+#pragma once
+
+// What tasks and clients say to each other in steps, over a data port: values as raw bytes, in the order in
+// which they are sent.
+//
+//   client -> task    kValue (a feed), ..., kRun;   kAbort
+//   task -> client    kValue (a fetch), ..., kDone
+//   task -> task      kValue, for the rendezvous of the step
+//
+// A value is a tensor, a number, a list of integers, or nothing. Sending is thread-safe; one thread receives.
+// Both block as long as the other side lives. Throws PeerLost when it does not, InvalidArgument for what is
+// no frame.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/ivalue.h>
+
+#include "muster/base/mutex.h"
+#include "muster/net/blocking_link.h"
+#include "muster/net/connection.h"
+
+namespace muster::detail {
+
+struct Frame {
+  enum class Kind : uint32_t { kValue = 1, kRun, kDone, kAbort };
+  Kind kind = Kind::kValue;
+  uint32_t key = 0;     ///< of a value; of kDone the code of a StepStatus
+  uint64_t step = 0;    ///< a number that no other step of the cluster has
+  uint64_t handle = 0;  ///< of kRun: what was registered
+  c10::IValue value;    ///< of a value
+  std::string text;     ///< of kDone and kAbort
+};
+
+class StepLink {
+ public:
+  explicit StepLink(Connection connection, bool encrypted);
+
+  void send(const Frame& frame);
+  Frame receive();
+
+  /// Ends it for both sides: who waits in it gets PeerLost. Any thread may call it.
+  void end() { link_.end(); }
+
+ private:
+  BlockingLink link_;
+  Mutex sending_;  // a frame is sent whole
+};
+
+}  // namespace muster::detail

@@ -1,0 +1,262 @@
+#include "muster/runtime/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/random.h"
+#include "muster/graph/graph_proto.h"
+#include "muster/net/host.h"
+#include "muster/runtime/received_graph.h"
+#include "muster/runtime/step_status.h"
+
+namespace muster::detail {
+
+namespace {
+
+constexpr const char* kClientChannel = "runtime/client/";
+constexpr const char* kPeerChannel = "runtime/task/";
+constexpr auto kConnectTimeout = std::chrono::seconds(30);
+
+}  // namespace
+
+std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, const runtime::Peer& peer,
+                                     const std::string& channel, Deadline deadline) {
+  static const std::string here = Host::local().identity;  // a constant: nobody changes it
+  const bool is_near = peer.host_identity() == here;
+  Connection connection = is_near ? endpoint.connect_local(peer.local_name(), channel, deadline)
+                                  : endpoint.connect(Address::parse(peer.address()), channel, deadline);
+  return std::make_shared<StepLink>(std::move(connection), /*encrypted=*/false);
+}
+
+// The other tasks, for one step.
+class Worker::Exchange final : public StepExchange {
+ public:
+  Exchange(Worker& worker, const Registered& part, uint64_t step)
+      : worker_(worker), part_(part), step_(step), values_(worker.rendezvous_.step(step)) {}
+
+  void send(const Sent& sent, const c10::IValue& value) override {
+    const auto peer = part_.peers.find(sent.task);
+    MUSTER_CHECK(peer != part_.peers.end(), "a part sends to a task that it does not know");
+    std::shared_ptr<StepLink> link;
+    try {
+      link = worker_.link_to(peer->second);
+      link->send({.kind = Frame::Kind::kValue, .key = sent.key, .step = step_, .value = value});
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (const Error& error) {
+      if (link) worker_.forget_link(peer->second, link);
+      raise<PeerLost>("{} was lost: {}", peer->second.task(), error.what());
+    }
+  }
+
+  void check() override { values_->check(); }
+
+  std::vector<std::pair<uint32_t, c10::IValue>> receive(bool may_wait) override {
+    return values_->take(may_wait);
+  }
+
+ private:
+  Worker& worker_;
+  const Registered& part_;
+  const uint64_t step_;
+  const std::shared_ptr<StepValues> values_;
+};
+
+Worker::Worker(const Options& options)
+    : options_(options), endpoint_({.host = options.host, .secret = options.secret}) {
+  self_.set_number(options.number);
+  self_.set_task(options.task.to_string());
+  self_.set_address(endpoint_.address().to_string());
+  self_.set_local_name(endpoint_.local_name());
+  self_.set_host_identity(Host::local().identity);
+  threads_.run([this] { accept_links(); });
+}
+
+Worker::~Worker() {
+  stop();
+}
+
+void Worker::stop() {
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+    for (const auto& [name, link] : outgoing_) link->end();
+    for (const auto& incoming : incoming_) {
+      if (const auto link = incoming.lock()) link->end();
+    }
+    for (const auto& [step, link] : running_)
+      rendezvous_.abort(step, fmt::format("{} is being stopped", self_.task()));
+  }
+  threads_.stop();
+}
+
+void Worker::accept_links() {
+  const auto check = [this] {
+    const MutexLock lock(mutex_);
+    if (stopping_) throw Aborted("stopping");
+  };
+  while (true) {
+    try {
+      auto [name, connection] = endpoint_.accept_any("runtime/", Deadline::never(), check);
+      auto link = std::make_shared<StepLink>(std::move(connection), /*encrypted=*/false);
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+      std::erase_if(incoming_, [](const auto& other) { return other.expired(); });
+      incoming_.push_back(link);
+      threads_.run([this, link, name = name] { read(link, name); });
+    } catch (const Aborted&) {
+      return;
+    } catch (const Error& error) {
+      log_warning("a data link of {} was not made: {}", self_.task(), error.what());
+    }
+  }
+}
+
+void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name) {
+  const bool is_client = name.starts_with(kClientChannel);
+  try {
+    while (true) {
+      Frame frame = link->receive();
+      switch (frame.kind) {
+        case Frame::Kind::kValue:
+          if (is_client && frame.handle == 0) {
+            if (!frame.value.isTensor()) raise<InvalidArgument>("a feed is no tensor");
+            const MutexLock lock(mutex_);
+            feeds_[link.get()][frame.step][frame.key] = std::move(frame.value).toTensor();
+          } else {
+            rendezvous_.put(frame.step, frame.key, std::move(frame.value));
+          }
+          break;
+        case Frame::Kind::kRun: {
+          std::map<uint32_t, at::Tensor> feeds;
+          {
+            const MutexLock lock(mutex_);
+            if (stopping_) return;
+            auto& mine = feeds_[link.get()];
+            if (const auto found = mine.find(frame.step); found != mine.end()) {
+              feeds = std::move(found->second);
+              mine.erase(found);
+            }
+            running_[frame.step] = link.get();
+          }
+          threads_.run([this, link, name] { read(link, name); });
+          run_step(link, frame, std::move(feeds));
+          return;
+        }
+        case Frame::Kind::kAbort:
+          rendezvous_.abort(frame.step, frame.text);
+          break;
+        case Frame::Kind::kDone:
+          raise<InvalidArgument>("a task is told that a step is done");
+      }
+    }
+  } catch (const PeerLost&) {
+    // It has gone; or this task is being stopped.
+  } catch (const Error& error) {
+    log_warning("a data link to {} is closed: {}", self_.task(), error.what());
+  }
+  link->end();
+  // What it asked for and nobody waits for any more.
+  const MutexLock lock(mutex_);
+  feeds_.erase(link.get());
+  for (const auto& [step, client] : running_) {
+    if (client == link.get()) rendezvous_.abort(step, "the client has gone");
+  }
+}
+
+void Worker::run_step(const std::shared_ptr<StepLink>& link, const Frame& request,
+                      std::map<uint32_t, at::Tensor> feeds) {
+  StepStatus status;
+  std::vector<at::Tensor> results;
+  std::shared_ptr<Registered> part;
+  try {
+    {
+      const MutexLock lock(mutex_);
+      const auto found = registered_.find(request.handle);
+      if (found == registered_.end())
+        raise<PeerLost>("{} does not know what it is to run: it was started again", self_.task());
+      part = found->second;
+    }
+    std::vector<at::Tensor> given;
+    for (auto& [key, feed] : feeds) {
+      if (key != given.size()) raise<InvalidArgument>("the feeds of a step are not complete");
+      given.push_back(std::move(feed));
+    }
+    Exchange exchange(*this, *part, request.step);
+    results = part->executor->run(given, &exchange);
+  } catch (const std::exception& error) {
+    status = StepStatus::of(error);
+  }
+  try {
+    if (status.ok()) {
+      for (uint32_t i = 0; i < results.size(); ++i)
+        link->send({.kind = Frame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
+    }
+    link->send({.kind = Frame::Kind::kDone,
+                .key = static_cast<uint32_t>(status.code),
+                .step = request.step,
+                .text = status.text});
+  } catch (const Error&) {
+    // Nobody is there to hear of it.
+  }
+  rendezvous_.end(request.step, !status.ok());
+  const MutexLock lock(mutex_);
+  running_.erase(request.step);
+}
+
+std::shared_ptr<StepLink> Worker::link_to(const runtime::Peer& peer) {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) throw Aborted("stopping");
+    if (const auto found = outgoing_.find(peer.local_name()); found != outgoing_.end()) return found->second;
+  }
+  auto link = connect_to(endpoint_, peer, kPeerChannel + self_.task(), Deadline::after(kConnectTimeout));
+  const MutexLock lock(mutex_);
+  if (stopping_) throw Aborted("stopping");
+  // Whoever was faster: values of one step may go over two links.
+  return outgoing_.emplace(peer.local_name(), std::move(link)).first->second;
+}
+
+void Worker::forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link) {
+  const MutexLock lock(mutex_);
+  const auto found = outgoing_.find(peer.local_name());
+  if (found != outgoing_.end() && found->second == link) outgoing_.erase(found);
+}
+
+void Worker::add_part(uint64_t session, const runtime::Register& request, Deadline deadline) {
+  const Graph graph = receive_graph(request.graph(), request.transfer(), rendezvous_, deadline);
+  const Signature signature = signature_of(request.signature(), graph);
+  auto part = std::make_shared<Registered>();
+  part->session = session;
+  for (const auto& peer : request.peers()) part->peers.emplace(peer.number(), peer);
+  {
+    const MutexLock lock(mutex_);
+    auto& container = request.is_private() ? private_containers_[session] : containers_[request.container()];
+    if (!container) container = std::make_shared<Container>();
+    part->container = container;
+  }
+  auto program =
+      std::make_shared<Program>(signature, *part->container,
+                                CompileOptions{.fold_constants = request.fold_constants(),
+                                               .share_subexpressions = request.share_subexpressions(),
+                                               .join_gradients = request.join_gradients()});
+  for (const auto& sent : program->sent) {
+    if (!part->peers.contains(sent.task))
+      raise<InvalidArgument>("a part of a graph sends to task {}, which it is not told of", sent.task);
+  }
+  part->executor = std::make_unique<Executor>(std::move(program));
+  const MutexLock lock(mutex_);
+  registered_[request.handle()] = std::move(part);
+}
+
+void Worker::end_session(uint64_t session) {
+  const MutexLock lock(mutex_);
+  std::erase_if(registered_, [session](const auto& entry) { return entry.second->session == session; });
+  private_containers_.erase(session);
+}
+
+}  // namespace muster::detail

@@ -1,0 +1,101 @@
+#pragma once
+
+// The worker service of a task: it keeps variables and the parts of graphs that masters register, runs steps
+// that clients ask for over data links, and gives and takes the values that cross from task to task.
+//
+// Thread-safe. A data link is read by one thread at a time; the thread that reads a request to run lets
+// another one read on, and runs the step itself. stop() ends all links and steps, and waits for them.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "muster/base/mutex.h"
+#include "muster/base/task_name.h"
+#include "muster/net/endpoint.h"
+#include "muster/runtime/executor.h"
+#include "muster/runtime/rendezvous.h"
+#include "muster/runtime/runtime.pb.h"
+#include "muster/runtime/step_link.h"
+#include "muster/runtime/variables.h"
+#include "muster/runtime/work_threads.h"
+
+namespace muster::detail {
+
+class Worker {
+ public:
+  struct Options {
+    TaskName task;
+    uint32_t number = 0;             ///< of the cluster's tasks
+    std::string host = "127.0.0.1";  ///< where the data port listens
+    std::string secret;
+  };
+
+  /// Throws SystemError when the data port can't be had.
+  explicit Worker(const Options& options);
+  ~Worker();
+
+  /// Where this task's data port is.
+  const runtime::Peer& self() const { return self_; }
+
+  /// Where large tensors of graphs come in, keyed by their transfers.
+  Rendezvous& rendezvous() { return rendezvous_; }
+
+  /// Keeps a part of a graph for a session (the number of a master's stream) until that ends. Blocks for the
+  /// part's large tensors, until the deadline. Throws InvalidArgument for a part that makes no sense.
+  void add_part(uint64_t session, const runtime::Register& request, Deadline deadline);
+
+  /// Forgets what was registered for the session, and the variables that are its own.
+  void end_session(uint64_t session);
+
+  /// A data link to another task, kept for the next time. Throws PeerLost, DeadlineExceeded.
+  std::shared_ptr<StepLink> link_to(const runtime::Peer& peer);
+
+  void stop();
+
+ private:
+  // What a master has registered. A step that runs keeps it alive.
+  struct Registered {
+    uint64_t session = 0;
+    std::shared_ptr<Container> container;  // shared: the parts of several sessions use one
+    std::unique_ptr<Executor> executor;
+    std::map<uint32_t, runtime::Peer> peers;  // by their numbers
+  };
+
+  class Exchange;
+
+  void accept_links();
+  void read(const std::shared_ptr<StepLink>& link, const std::string& name);
+  void run_step(const std::shared_ptr<StepLink>& link, const Frame& request,
+                std::map<uint32_t, at::Tensor> feeds);
+  void forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link);
+
+  const Options options_;
+  Endpoint endpoint_;
+  runtime::Peer self_;
+  Rendezvous rendezvous_;
+
+  Mutex mutex_;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::unordered_map<uint64_t, std::shared_ptr<Registered>> registered_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Container>> containers_ MUSTER_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<Container>> private_containers_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<StepLink>> outgoing_ MUSTER_GUARDED_BY(mutex_);  // by local name
+  std::vector<std::weak_ptr<StepLink>> incoming_ MUSTER_GUARDED_BY(mutex_);
+  // Steps that run, with the links that asked for them and, while they are collected, their feeds.
+  std::map<const StepLink*, std::map<uint64_t, std::map<uint32_t, at::Tensor>>> feeds_
+      MUSTER_GUARDED_BY(mutex_);
+  std::map<uint64_t, const StepLink*> running_ MUSTER_GUARDED_BY(mutex_);
+
+  WorkThreads threads_;  // the last: they use all of the above
+};
+
+/// A link to a task's data port, by shared memory's socket where it is on this host. Throws PeerLost,
+/// DeadlineExceeded.
+std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, const runtime::Peer& peer,
+                                     const std::string& channel, Deadline deadline);
+
+}  // namespace muster::detail

@@ -1,0 +1,223 @@
+// Sessions on clusters of real processes: servers and clients that die, stop and come again, and the examples
+// as users run them.
+
+#include <signal.h>
+
+#include <future>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/net/reserved_port.h"
+#include "muster/ops.h"
+#include "muster/server.h"
+#include "muster/session.h"
+#include "muster/testing/process_cluster.h"
+#include "muster/testing/test_main.h"
+
+namespace muster::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using testing::beside_self;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using testing::ProcessCluster;
+using testing::soon;
+
+// Tasks of the job "task", each a `muster server`.
+class Servers {
+ public:
+  explicit Servers(int tasks) {
+    for (int i = 0; i < tasks; ++i) {
+      ports_.emplace_back("127.0.0.1");
+      cluster_ += fmt::format("{}127.0.0.1:{}", i == 0 ? "task=" : ",", ports_.back().port());
+    }
+    processes_.resize(static_cast<size_t>(tasks), -1);
+    for (int i = 0; i < tasks; ++i) start(i);
+  }
+
+  void start(int task) {
+    processes_[static_cast<size_t>(task)] =
+        cluster.start({.command = {beside_self("muster"), "server", "--cluster", cluster_, "--job", "task",
+                                   "--task", std::to_string(task)},
+                       .environment = {{"MUSTER_SECRET", "test"}, {"OMP_NUM_THREADS", "1"}}});
+    cluster.wait_for_output(process(task), "serving at " + target(task), soon());
+  }
+
+  int process(int task) const { return processes_[static_cast<size_t>(task)]; }
+  std::string target(int task) const {
+    return fmt::format("grpc://127.0.0.1:{}", ports_[static_cast<size_t>(task)].port());
+  }
+
+  ProcessCluster cluster;
+
+ private:
+  std::vector<ReservedPort> ports_;
+  std::string cluster_;
+  std::vector<int> processes_;
+};
+
+// A variable on task 1, and much work there before anything comes back.
+struct LongWork {
+  explicit LongWork(int products) {
+    {
+      const auto other = graph.with_device("/job:task/task:1");
+      w = graph.variable("w", torch::eye(700));
+      Output y = w;
+      for (int i = 0; i < products; ++i) y = ops::matmul(y, w);
+      far = y;
+    }
+    near = ops::sum(far);
+    init = graph.initializer();
+  }
+
+  Graph graph;
+  Output w;
+  Output far;
+  Output near;
+  Node init;
+};
+
+constexpr int kEndless = 20000;
+
+int run_long_work(const std::vector<std::string>& arguments) {
+  LongWork work(kEndless);
+  Session session(arguments.front(), work.graph, {.private_variables = true});
+  session.run({}, {}, {work.init});
+  fmt::print("running\n");
+  std::fflush(stdout);
+  session.run({work.near});
+  return 0;
+}
+const testing::TaskRegistration kLongWork("long-work", run_long_work);
+
+template <typename Function>
+std::string refusal_by(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
+  Servers servers(2);
+  LongWork work(kEndless);
+  Session session(servers.target(0), work.graph, {.secret = "test"});
+  session.run({}, {}, {work.init});
+  auto step = std::async(std::launch::async, [&] { return refusal_by([&] { session.run({work.near}); }); });
+  std::this_thread::sleep_for(300ms);  // so that it most often is in the middle; before it is right too
+  servers.cluster.signal(servers.process(1), SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
+  EXPECT_THAT(step.get(), HasSubstr("/job:task/task:1 was lost"));
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 10s) << "3 s are promised";
+  EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("/job:task/task:1 was lost"))
+      << "it is not back yet";
+  servers.start(1);
+  EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("'w'")) << "what it kept is lost";
+  session.run({}, {}, {work.init});
+  EXPECT_TRUE(torch::equal(session.run({work.w}).front(), torch::eye(700)));
+}
+
+TEST(SessionProcesses, AServerThatStandsStillHoldsNobodyBeyondTheTimeOfARun) {
+  Servers servers(2);
+  LongWork work(1);
+  Session session(servers.target(0), work.graph, {.secret = "test", .timeout = 2s});
+  session.run({}, {}, {work.init});
+  session.run({work.near});
+  servers.cluster.signal(servers.process(1), SIGSTOP);
+  EXPECT_THAT(refusal_by([&] { session.run({work.near}); }),
+              AllOf(HasSubstr("a run took longer than 2.0 s"), HasSubstr("/job:task/task:1")));
+  servers.cluster.signal(servers.process(1), SIGCONT);
+  EXPECT_EQ(session.run({work.near}).front().item<float>(), 700);
+}
+
+// The step that it asked for ends with it, so that the server can be stopped at once.
+TEST(SessionProcesses, AClientThatDiesLeavesNothingBehind) {
+  Servers servers(2);
+  const int client =
+      servers.cluster.start({.command = {testing::self_path(), "--task-main=long-work", servers.target(0)},
+                             .environment = {{"MUSTER_SECRET", "test"}}});
+  servers.cluster.wait_for_output(client, "running", soon());
+  servers.cluster.signal(client, SIGKILL);
+  EXPECT_EQ(servers.cluster.wait(client, soon()).signal, SIGKILL);
+  LongWork work(1);
+  {
+    Session session(servers.target(1), work.graph, {.secret = "test"});
+    EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("'w'")) << "it was the client's own";
+  }
+  servers.cluster.signal(servers.process(0), SIGTERM);
+  EXPECT_EQ(servers.cluster.wait(servers.process(0), soon()).exit_code, 0);
+  Server::stop(servers.target(1), {.secret = "test"});
+  const auto stopped = servers.cluster.wait(servers.process(1), soon());
+  EXPECT_EQ(stopped.exit_code, 0);
+  EXPECT_THAT(stopped.output, HasSubstr("stopped"));
+}
+
+TEST(SessionProcesses, TheClassicHelloIsAsPeopleRememberIt) {
+  ProcessCluster cluster;
+  const ReservedPort first("127.0.0.1");
+  const ReservedPort second("127.0.0.1");
+  const auto start = [&](const char* task) {
+    return cluster.start(
+        {.command = {beside_self("hello_session"), task, "--addresses",
+                     fmt::format("127.0.0.1:{}", first.port()), fmt::format("127.0.0.1:{}", second.port())},
+         .environment = {{"MUSTER_SECRET", "test"}}});
+  };
+  const int client = start("0");
+  cluster.wait_for_output(
+      client, "CreateSession still waiting for response from worker: /job:local/replica:0/task:1", soon());
+  const int other = start("1");
+  const auto result = cluster.wait(client, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("hello: (muster::constant): /job:local/replica:0/task:1/device:cpu:0"),
+                    HasSubstr("squared: (aten::mul.Tensor): /job:local/replica:0/task:0/device:cpu:0"),
+                    HasSubstr("the squares of what task 1 has: 1 4 9 16 25")));
+  Server::stop(fmt::format("grpc://127.0.0.1:{}", second.port()), {.secret = "test"});
+  EXPECT_EQ(cluster.wait(other, soon()).exit_code, 0);
+}
+
+TEST(SessionProcesses, InGraphReplicationTrains) {
+  ProcessCluster cluster;
+  const int job = cluster.start({.command = {beside_self("muster"), "run", "--workers", "2", "--ps", "2",
+                                             "--strategy", "none", "--", beside_self("in_graph_mnist")}});
+  const auto result = cluster.wait(job, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("epoch 5: loss [0-9.]+, accuracy 9[1-9]"));
+}
+
+TEST(SessionProcesses, BadCommandLinesAreRefused) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{}, "nobody says which task of which cluster this process is"},
+      {{"--task", "0"}, "--cluster is missing"},
+      {{"--cluster", "a=127.0.0.1:2222", "--task", "0"}, "which of its tasks this is"},
+      {{"--cluster", "a=127.0.0.1:2222", "--job", "a", "--task", "3"},
+       "the cluster has no task /job:a/task:3"},
+      {{"--cluster", "a=127.0.0.1:2222", "--job", "a", "--task", "x"}, "is no number of a task"},
+      {{"--cluster", "nonsense", "--task", "a/0"}, "nonsense"},
+      {{"--stop", "grpc://127.0.0.1:1", "--job", "a"}, "--stop takes the target alone"},
+      {{"--stop", "somewhere"}, "'somewhere' is no target"}};
+  for (const auto& [flags, expected] : cases) {
+    std::vector<std::string> command = {beside_self("muster"), "server"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    ProcessCluster cluster;
+    const int process = cluster.start({.command = command, .environment = {{"MUSTER_SECRET", "test"}}});
+    const auto result = cluster.wait(process, soon());
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(expected));
+  }
+}
+
+}  // namespace
+}  // namespace muster::detail
+
+int main(int argc, char** argv) {
+  return muster::detail::testing::run_tests(argc, argv);
+}
