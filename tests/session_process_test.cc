@@ -193,6 +193,45 @@ TEST(SessionProcesses, InGraphReplicationTrains) {
   EXPECT_THAT(result.output, ContainsRegex("epoch 5: loss [0-9.]+, accuracy 9[1-9]"));
 }
 
+TEST(SessionProcesses, BetweenGraphReplicationTrains) {
+  ProcessCluster cluster;
+  const int job =
+      cluster.start({.command = {beside_self("muster"), "run", "--workers", "2", "--ps", "2", "--strategy",
+                                 "none", "--", beside_self("between_graph_mnist")}});
+  const auto result = cluster.wait(job, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("after 100[0-9] steps: accuracy (89|9[0-9])"));
+}
+
+// Each started by hand, as by any launcher that does not end all when one does.
+TEST(SessionProcesses, AWorkerThatDiesLeavesTheOthersRunning) {
+  ProcessCluster cluster;
+  std::vector<ReservedPort> ports;
+  for (int i = 0; i < 3; ++i) ports.emplace_back("127.0.0.1");
+  const auto address = [&ports](size_t i) { return fmt::format("\"127.0.0.1:{}\"", ports[i].port()); };
+  const auto start = [&](const char* job, int task) {
+    return cluster.start(
+        {.command = {beside_self("between_graph_mnist"), "--steps", "3000"},
+         .environment = {
+             {"MUSTER_SECRET", "test"},
+             {"OMP_NUM_THREADS", "1"},
+             {"TF_CONFIG",
+              fmt::format("{{\"cluster\": {{\"ps\": [{}], \"worker\": [{}, {}]}}, \"task\": {{\"type\": "
+                          "\"{}\", \"index\": {}}}}}",
+                          address(0), address(1), address(2), job, task)}}});
+  };
+  const int ps = start("ps", 0);
+  const int chief = start("worker", 0);
+  const int worker = start("worker", 1);
+  cluster.wait_for_output(chief, "step 2", soon());
+  cluster.signal(worker, SIGKILL);
+  EXPECT_EQ(cluster.wait(worker, soon()).signal, SIGKILL);
+  const auto result = cluster.wait(chief, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("after 300[01] steps: accuracy 9"));
+  EXPECT_EQ(cluster.wait(ps, soon()).exit_code, 0) << "the chief stops it";
+}
+
 TEST(SessionProcesses, BadCommandLinesAreRefused) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{}, "nobody says which task of which cluster this process is"},

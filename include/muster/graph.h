@@ -210,6 +210,12 @@ class Graph {
   /// Gives a variable another value. Its output is the new one.
   Output assign(const Output& variable, const Output& value, Where where = Where::current());
 
+  /// Adds to a variable, and gives the sum. What others add at the same time is not lost.
+  Output assign_add(const Output& variable, const Output& value, Where where = Where::current());
+
+  /// Whether the variable has a value, as a tensor.
+  Output is_initialized(const Output& variable, Where where = Where::current());
+
   /// A node that runs when all of these have.
   Node group(const std::vector<Node>& nodes, std::string_view name = "group", Where where = Where::current());
 
@@ -258,6 +264,8 @@ class Graph {
   detail::GraphData& data() const { return *data_; }
 
  private:
+  Output assign_by(const std::string& op, const Output& variable, const Output& value, Where where);
+
   std::unique_ptr<detail::GraphData> data_;
 };
 

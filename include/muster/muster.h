@@ -14,6 +14,7 @@
 #include "muster/idx.h"
 #include "muster/job.h"
 #include "muster/metrics.h"
+#include "muster/monitored_session.h"
 #include "muster/ops.h"
 #include "muster/optim.h"
 #include "muster/progress.h"

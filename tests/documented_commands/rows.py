@@ -91,6 +91,8 @@ ROWS = [
               "SessionProcesses.AClientThatDiesLeavesNothingBehind"),
     Run("muster run --workers 2 --ps 1 --strategy none -- in_graph_mnist",
         [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=90)]),
+    Run("muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist",
+        [Number(r"after 100[01] steps: accuracy ([\d.]+) %", least=88)]),
 
     # muster run.
     Run("muster run --help", ["--max-restarts", "h1$ muster run"]),

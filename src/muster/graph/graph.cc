@@ -408,14 +408,33 @@ Output Graph::read(const Output& variable, Where where) {
   return {&node, 0};
 }
 
-Output Graph::assign(const Output& variable, const Output& value, Where where) {
-  const std::string subject = fmt::format("assign ({})", detail::describe(where));
+Output Graph::assign_by(const std::string& op, const Output& variable, const Output& value, Where where) {
+  const std::string subject = fmt::format("{} ({})", op, detail::describe(where));
   check_variable(variable, subject);
   check_same_graph(*data_, variable, subject);
   check_same_graph(*data_, value, subject);
   detail::check_assignment(variable, value, subject);
-  GraphNode& node = made(*data_, "muster::assign", "assign", false, where);
+  GraphNode& node = made(*data_, "muster::" + op, op, false, where);
   set_assign(node, variable, value);
+  return {&node, 0};
+}
+
+Output Graph::assign(const Output& variable, const Output& value, Where where) {
+  return assign_by("assign", variable, value, where);
+}
+
+Output Graph::assign_add(const Output& variable, const Output& value, Where where) {
+  return assign_by("assign_add", variable, value, where);
+}
+
+Output Graph::is_initialized(const Output& variable, Where where) {
+  const std::string subject = fmt::format("is_initialized ({})", detail::describe(where));
+  check_variable(variable, subject);
+  check_same_graph(*data_, variable, subject);
+  GraphNode& node = made(*data_, "muster::is_initialized", "is_initialized", false, where);
+  node.arguments = {Argument(variable)};
+  node.colocated = variable.get();
+  detail::set_output(node, at::kBool, Shape(at::IntArrayRef()));
   return {&node, 0};
 }
 

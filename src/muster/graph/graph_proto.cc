@@ -349,15 +349,20 @@ class GraphReader {
         break;
       case OperatorKind::kRead:
       case OperatorKind::kAssign:
+      case OperatorKind::kAssignAdd:
       case OperatorKind::kUpdate: {
         const Output variable = variable_of(node);
         if (node.op->kind() != OperatorKind::kUpdate) set_output(node, variable.dtype(), variable.shape());
-        if (node.op->kind() == OperatorKind::kAssign)
+        if (node.op->kind() == OperatorKind::kAssign || node.op->kind() == OperatorKind::kAssignAdd)
           check_assignment(variable, node.arguments[1].outputs().front(), subject_);
         if (node.op->kind() == OperatorKind::kUpdate)
           static_cast<void>(parse_rule(node.arguments[2].value().toStringRef()));
         break;
       }
+      case OperatorKind::kIsInitialized:
+        static_cast<void>(variable_of(node));
+        set_output(node, at::kBool, Shape(at::IntArrayRef()));
+        break;
       case OperatorKind::kGradient:
         set_gradient(node);
         break;

@@ -30,6 +30,8 @@ constexpr std::array kOwnOperators = {
                 "muster::variable(ScalarType dtype, int[]? shape, bool trainable) -> Tensor"},
     OwnOperator{OperatorKind::kRead, "muster::read(Tensor(a!) variable) -> Tensor"},
     OwnOperator{OperatorKind::kAssign, "muster::assign(Tensor(a!) variable, Tensor value) -> Tensor"},
+    OwnOperator{OperatorKind::kAssignAdd, "muster::assign_add(Tensor(a!) variable, Tensor value) -> Tensor"},
+    OwnOperator{OperatorKind::kIsInitialized, "muster::is_initialized(Tensor(a!) variable) -> Tensor"},
     OwnOperator{OperatorKind::kUpdate,
                 "muster::update(Tensor(a!) variable, Tensor gradient, str rule, Tensor? lr) -> ()"},
     OwnOperator{

@@ -24,17 +24,19 @@ namespace muster::detail {
 /// Muster's own operators. The rest, kLibtorch, are libtorch's.
 enum class OperatorKind {
   kLibtorch,
-  kPlaceholder,   ///< a tensor that each run is given
-  kConstant,      ///< a tensor that is the same in all runs
-  kVariable,      ///< a tensor that a session keeps
-  kRead,          ///< its value once more
-  kAssign,        ///< gives a variable another value
-  kUpdate,        ///< changes a variable by a rule of the room optim
-  kGradient,      ///< libtorch's derivative of another node
-  kSumGradients,  ///< adds up what the users of an output say of its gradient
-  kGroup,         ///< does nothing, after others
-  kSend,          ///< gives a value to another task
-  kReceive,       ///< takes it there
+  kPlaceholder,    ///< a tensor that each run is given
+  kConstant,       ///< a tensor that is the same in all runs
+  kVariable,       ///< a tensor that a session keeps
+  kRead,           ///< its value once more
+  kAssign,         ///< gives a variable another value
+  kAssignAdd,      ///< adds to a variable, whoever else does
+  kIsInitialized,  ///< whether a variable has a value
+  kUpdate,         ///< changes a variable by a rule of the room optim
+  kGradient,       ///< libtorch's derivative of another node
+  kSumGradients,   ///< adds up what the users of an output say of its gradient
+  kGroup,          ///< does nothing, after others
+  kSend,           ///< gives a value to another task
+  kReceive,        ///< takes it there
 };
 
 class Operator {

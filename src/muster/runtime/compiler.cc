@@ -721,9 +721,17 @@ void Compiler::emit_node(const GraphNode& node) {
       slots_[node.id] = made.result;
       break;
     }
+    case OperatorKind::kIsInitialized: {
+      Instruction& made = emit(InstructionKind::kHasValue, node, {}, 1);
+      made.detail = variable_index(*node.arguments[0].outputs().front().get());
+      slots_[node.id] = made.result;
+      break;
+    }
+    case OperatorKind::kAssignAdd:
     case OperatorKind::kAssign: {
       const Source value = source_of(node.arguments[1].outputs().front());
-      Instruction& made = emit(InstructionKind::kAssign, node, {value}, 1);
+      const bool adds = node.op->kind() == OperatorKind::kAssignAdd;
+      Instruction& made = emit(adds ? InstructionKind::kAdd : InstructionKind::kAssign, node, {value}, 1);
       made.detail = variable_index(*node.arguments[0].outputs().front().get());
       slots_[node.id] = made.result;
       break;

@@ -186,6 +186,14 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
           frame.slots[each.result] = variable.read();
           break;
         }
+        case InstructionKind::kAdd:
+          frame.slots[each.result] =
+              program_->variables[each.detail]->add(std::move(value(sources[0], frame)).toTensor());
+          break;
+        case InstructionKind::kHasValue:
+          frame.slots[each.result] =
+              at::scalar_tensor(program_->variables[each.detail]->has_value(), at::TensorOptions(at::kBool));
+          break;
         case InstructionKind::kUpdate: {
           const auto& update = program_->updates[each.detail];
           const auto lr = value(sources[1], frame);

@@ -47,6 +47,8 @@ enum class InstructionKind : uint8_t {
   kCall,      ///< an operator of libtorch's
   kRead,      ///< the value of a variable
   kAssign,    ///< source 0 becomes the value of a variable, and the result
+  kAdd,       ///< source 0 is added to a variable; the result is the sum
+  kHasValue,  ///< whether a variable has a value
   kUpdate,    ///< source 0 is the gradient of a variable, source 1 the rate or None
   kLeaf,      ///< source 0 without its history: where a tape begins
   kGradient,  ///< autograd over a tape

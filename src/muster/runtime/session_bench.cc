@@ -1,9 +1,12 @@
 // What a session costs beside the same operators in a loop.
 
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "muster/net/reserved_port.h"
 #include "muster/ops.h"
+#include "muster/server.h"
 #include "muster/session.h"
 #include "muster/trace.h"
 
@@ -101,6 +104,62 @@ void FirstRunOfAChain(benchmark::State& state) {
   }
 }
 BENCHMARK(FirstRunOfAChain)->Arg(10'000)->Arg(100'000)->Unit(benchmark::kMillisecond);
+
+// Tasks of a cluster in this process: what is measured is how they talk, as between processes of one host.
+class BenchCluster {
+ public:
+  explicit BenchCluster(int64_t tasks) {
+    std::vector<detail::ReservedPort> ports;
+    std::vector<std::string> addresses;
+    for (int64_t i = 0; i < tasks; ++i) {
+      ports.emplace_back("127.0.0.1");
+      addresses.push_back(fmt::format("127.0.0.1:{}", ports.back().port()));
+    }
+    const ClusterSpec spec(ClusterSpec::Jobs{{"task", addresses}});
+    for (int64_t i = 0; i < tasks; ++i)
+      servers_.push_back(
+          std::make_unique<Server>(spec, "task", static_cast<int>(i), Server::Options{.secret = "bench"}));
+  }
+
+  const std::string& target() const { return servers_.front()->target(); }
+
+ private:
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+// A step in which each task does nothing.
+void EmptyStepOverTasks(benchmark::State& state) {
+  const BenchCluster cluster(state.range(0));
+  Graph graph;
+  std::vector<Node> nothing;
+  for (int64_t i = 0; i < state.range(0); ++i) {
+    const auto device = graph.with_device(fmt::format("/job:task/task:{}", i));
+    nothing.push_back(graph.group({}));
+  }
+  Session session(cluster.target(), graph);
+  const Callable step = session.make_callable({}, {}, nothing);
+  for (auto _ : state) step();
+}
+BENCHMARK(EmptyStepOverTasks)->Arg(1)->Arg(2)->Arg(8)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+// A tensor that goes to another task and comes back.
+void ThereAndBack(benchmark::State& state) {
+  const BenchCluster cluster(2);
+  Graph graph;
+  const Output x = graph.variable("x", torch::rand({state.range(0) / 4}));
+  Output there;
+  {
+    const auto device = graph.with_device("/job:task/task:1");
+    there = ops::alias(x);
+  }
+  const Output back = ops::sum(ops::slice(ops::alias(there), 0, 0, 1));
+  Session session(cluster.target(), graph);
+  session.run({}, {}, {graph.initializer()});
+  const Callable step = session.make_callable({}, {back});
+  for (auto _ : state) benchmark::DoNotOptimize(step());
+  state.SetBytesProcessed(state.iterations() * 2 * state.range(0));
+}
+BENCHMARK(ThereAndBack)->Arg(4)->Arg(64 << 20)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
@@ -44,6 +45,14 @@ at::Tensor Variable::read() const {
 bool Variable::has_value() const {
   const MutexLock lock(mutex_);
   return value_.defined();
+}
+
+at::Tensor Variable::add(const at::Tensor& value) {
+  const MutexLock lock(mutex_);
+  if (!value_.defined())
+    raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+  value_ = at::add(value_, value.detach());  // who has read the old one keeps it
+  return value_;
 }
 
 void Variable::assign(at::Tensor value) {

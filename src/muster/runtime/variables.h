@@ -35,6 +35,9 @@ class Variable {
   /// Takes the tensor over where nobody else has it, and a copy otherwise. What a rule remembered is forgotten.
   void assign(at::Tensor value);
 
+  /// Adds to the value, which there has to be, and gives the sum. What a rule remembers stays.
+  at::Tensor add(const at::Tensor& value);
+
   /// One step by the rule. The gradient is dense, and of the variable's type and sizes.
   void update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr);
 

@@ -1,0 +1,86 @@
+// Trains a small net on MNIST by between-graph replication: each worker is a client with the same graph, its
+// variables are on the parameter servers, and each worker applies its gradients there as soon as it has them.
+//
+//   muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist
+
+#include "examples/mnist_data.h"
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "muster/graph.h"
+#include "muster/monitored_session.h"
+#include "muster/ops.h"
+#include "muster/server.h"
+#include "muster/trace.h"
+
+torch::nn::Sequential make_net() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 128), torch::nn::ReLU(),
+                               torch::nn::Linear(128, 10));
+}
+
+void train(const muster::Server& server, const std::string& folder, int64_t steps, int64_t batch, double lr) {
+  muster::Graph graph;
+  muster::TracedModule net;
+  muster::Output labels, loss, step;
+  {
+    const auto& jobs = server.cluster().jobs();
+    const auto device = graph.with_device(
+        muster::replica_device_setter({.ps_tasks = static_cast<int>(jobs.at("ps").size()),
+                                       .worker_device = fmt::format("/job:worker/task:{}", server.task())}));
+    auto module = make_net();
+    net = muster::trace(graph, module, {torch::zeros({2, 1, 28, 28})});
+    labels = graph.placeholder("labels", torch::kLong, {muster::kBatch});
+    loss = muster::ops::cross_entropy_loss(net.outputs[0], labels);
+    step = muster::count_step(graph, muster::minimize(muster::optim::SGD({.lr = lr}), loss));
+  }
+
+  const auto training = examples::load_mnist(folder, /*train=*/true);
+  const auto test = examples::load_mnist(folder, /*train=*/false);
+  torch::manual_seed(server.task() + 1);  // each worker draws other batches
+
+  muster::MonitoredSession session(server, graph, {.step = step, .last_step = steps});
+  while (!session.should_stop()) {
+    const torch::Tensor drawn = torch::randint(training.size(), {batch});
+    const auto results = session.run({loss}, {{net.inputs[0], training.images.index_select(0, drawn)},
+                                              {labels, training.labels.index_select(0, drawn)}});
+    if (session.is_chief() && session.step() % 100 < 2) {
+      fmt::print("step {}: loss {:.4f}\n", session.step(), results[0].item<double>());
+      std::fflush(stdout);
+    }
+  }
+  if (session.is_chief()) {
+    const torch::Tensor scores =
+        session.session().run({net.outputs[0]}, {{net.inputs[0], test.images}}).front();
+    const double accuracy = scores.argmax(1).eq(test.labels).to(torch::kDouble).mean().item<double>();
+    fmt::print("after {} steps: accuracy {:.2f} %\n", session.step(), 100 * accuracy);
+  }
+}
+
+int main(int argc, char** argv) {
+  int64_t steps = 1000;
+  int64_t batch = 32;
+  double lr = 0.05;
+  std::string folder;
+  CLI::App app{"Trains a small net on MNIST: each worker is a client of its own"};
+  app.add_option("--steps", steps, "steps of all workers together")->capture_default_str();
+  app.add_option("--batch", batch, "samples a step")->capture_default_str();
+  app.add_option("--lr", lr, "learning rate")->capture_default_str();
+  app.add_option("--data", folder,
+                 "folder with the IDX files; default: the fetched set, else the shipped subset");
+  CLI11_PARSE(app, argc, argv);
+  if (folder.empty()) folder = examples::fetched_mnist().value_or(MUSTER_SHIPPED_MNIST);
+
+  try {
+    muster::Server server = muster::Server::of_environment();
+    if (server.job() == "worker") {
+      train(server, folder, steps, batch, lr);
+    } else {
+      server.join();
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "between_graph_mnist: {}\n", error.what());
+    return 1;
+  }
+}

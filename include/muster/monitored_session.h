@@ -1,0 +1,88 @@
+#pragma once
+
+// A session for training on a cluster where each worker is a client of its own (between-graph replication):
+// the chief gives the variables their values, the others wait for it; a task that was started again is waited
+// for; when a number of steps was taken by all together, training ends, and the parameter servers with it.
+//
+//   muster::Server server = muster::Server::of_environment();
+//   muster::Graph graph;
+//   muster::Output loss = build(graph);
+//   muster::Output step = muster::count_step(graph, muster::minimize(muster::optim::SGD({.lr = 0.1}), loss));
+//   muster::MonitoredSession session(server, graph, {.step = step, .last_step = 1000});
+//   while (!session.should_stop()) session.run({loss}, next_batch());
+//
+// Of one thread at a time. The constructor and run() block; they throw what Session does, but for a task that
+// is lost: that is waited for, up to Options::patience, and the run made once more. Variables that were lost
+// with a task are restored (Options::restore) or, with a warning that names them, initialised anew.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <vector>
+
+#include "muster/graph.h"
+#include "muster/server.h"
+#include "muster/session.h"
+
+namespace muster {
+
+/// The variable that counts the steps of all workers, which is made where the graph has none: "global_step".
+Output global_step(Graph& graph, std::source_location where = std::source_location::current());
+
+/// Runs after `train`, and adds one to the global step; its output is the sum.
+Output count_step(Graph& graph, const Node& train,
+                  std::source_location where = std::source_location::current());
+
+/// What is called beside the runs. A function that is empty is not called.
+struct SessionHook {
+  std::function<void(Session&)> begin;  ///< When variables have values; again after a task was lost.
+  /// After a run of the step, with what it gave and the number of the step.
+  std::function<void(int64_t step, const std::vector<at::Tensor>& results)> after_run;
+  std::function<void(Session&, int64_t step)> end;  ///< At the end of training.
+};
+
+class MonitoredSession {
+ public:
+  struct Options {
+    Output step;            ///< What count_step() gave: each run() runs it.
+    int64_t last_step = 0;  ///< Training ends when the global step has reached it; 0: when you say so.
+    std::vector<SessionHook> hooks;
+
+    /// Gives variables their values from a checkpoint, on the chief; false where there is none.
+    std::function<bool(Session&)> restore;
+
+    std::chrono::milliseconds patience{std::chrono::minutes(10)};  ///< With a task that is lost.
+    bool stop_servers = true;  ///< The chief stops the tasks of the job "ps" when all workers have ended.
+    Session::Options session;
+  };
+
+  /// The chief is task 0 of the job "worker". The graph must have all its nodes, and outlives this; the
+  /// session adds a few of its own. Blocks until all tasks are there and all variables have values. Throws
+  /// InvalidArgument also for a variable whose device names no job: each worker would have its own.
+  MonitoredSession(const Server& server, Graph& graph, const Options& options);
+  /// Ends the session as close() does, and drops what that throws.
+  ~MonitoredSession();
+
+  bool is_chief() const;
+  bool should_stop() const;  ///< The last step was taken, or stop() was called.
+  int64_t step() const;      ///< The global step, as of the last run here.
+  void stop();               ///< Ends training here.
+
+  /// Runs the step and the fetches.
+  std::vector<at::Tensor> run(const std::vector<Output>& fetches = {}, const Session::Feeds& feeds = {});
+
+  /// Tells the others that this worker has ended; the chief waits for them, up to half a minute, and stops
+  /// the servers.
+  void close();
+
+  /// For what takes no step: evaluating, saving.
+  Session& session();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster
