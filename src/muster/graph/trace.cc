@@ -155,7 +155,7 @@ std::unordered_set<std::string> used_without_gradient(const std::vector<NamedTen
 
 // Whose factor is 1 over the number of batches so far, which a trace takes for a constant.
 void refuse_cumulative_averages(const torch::nn::Module& module, std::source_location where) {
-  const auto check = [&where](const std::string& name, const auto* norm) {
+  const auto check_norm = [&where](const std::string& name, const auto* norm) {
     if (norm == nullptr || !norm->is_training() || norm->options.momentum().has_value() ||
         !norm->options.track_running_stats())
       return;
@@ -164,11 +164,14 @@ void refuse_cumulative_averages(const torch::nn::Module& module, std::source_loc
         "hold: give it a momentum",
         detail::describe(where), name);
   };
-  for (const auto& entry : module.named_modules()) {
-    check(entry.key(), dynamic_cast<const torch::nn::BatchNorm1dImpl*>(entry.value().get()));
-    check(entry.key(), dynamic_cast<const torch::nn::BatchNorm2dImpl*>(entry.value().get()));
-    check(entry.key(), dynamic_cast<const torch::nn::BatchNorm3dImpl*>(entry.value().get()));
-  }
+  const auto check = [&check_norm](const std::string& name, const torch::nn::Module& each) {
+    check_norm(name, dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&each));
+    check_norm(name, dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&each));
+    check_norm(name, dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&each));
+  };
+  check("BatchNorm", module);  // which may be on the stack, where libtorch can't list it
+  for (const auto& entry : module.named_modules("", /*include_self=*/false))
+    check(entry.key(), *entry.value());
 }
 
 // The constants in which two traces differ, as functions of the size of the batch; and everything else must

@@ -186,6 +186,17 @@ struct TwiceImpl : torch::nn::Module {
 };
 TORCH_MODULE(Twice);
 
+TEST(Trace, AModuleMayBeOnTheStack) {
+  Graph graph;
+  TwiceImpl module;
+  const auto traced = trace_function(graph, module,
+                                     [&module](const std::vector<at::Tensor>& inputs) {
+                                       return std::vector<at::Tensor>{module.forward(inputs[0])};
+                                     },
+                                     {torch::rand({2, 3})});
+  EXPECT_EQ(traced.outputs.size(), 1U);
+}
+
 TEST(Trace, AModuleOfTwoNamesIsOneSetOfVariables) {
   Graph graph;
   Twice twice;
