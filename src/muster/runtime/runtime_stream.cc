@@ -31,6 +31,8 @@ std::string challenge_text(const char* role, const std::string& client_nonce,
 RuntimeStreams::RuntimeStreams(const Address& address, const std::string& secret, const runtime::Peer& self,
                                Handler handler)
     : secret_(secret), self_(self), handler_(std::move(handler)) {
+  // No stream is heard before the server is there to answer it.
+  const MutexLock starting(mutex_);
   streams_ = std::make_unique<ControlStreamServer<RuntimeProtocol>>(
       std::vector{address},
       ControlStreamServer<RuntimeProtocol>::Handler{

@@ -16,6 +16,7 @@
 #include "muster/error.h"
 #include "muster/net/reserved_port.h"
 #include "muster/ops.h"
+#include "muster/runtime/runtime_stream.h"
 #include "muster/session.h"
 
 namespace muster {
@@ -315,6 +316,37 @@ TEST(Server, ManyThreadsAndSessionsRunAtOnce) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+}
+
+// Whoever waits for a server asks it in the very moment in which it begins to listen.
+TEST(Server, MayBeAskedWhileItStarts) {
+  const detail::ReservedPort port("127.0.0.1");
+  const std::string address = fmt::format("127.0.0.1:{}", port.port());
+  std::atomic<bool> is_over{false};
+  std::atomic<int> answers{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back([&] {
+      while (!is_over) {
+        try {
+          const detail::RuntimeClient client(detail::Address::parse(address), "test",
+                                             Deadline::after(std::chrono::seconds(20)));
+          ++answers;
+        } catch (const PeerLost&) {
+          // It has not started, or has ended.
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    const int before = answers;
+    const Server server(ClusterSpec{{"task", {address}}}, "task", 0, {.secret = "test"});
+    const auto deadline = Deadline::after(std::chrono::seconds(20));
+    while (answers == before && !deadline.expired()) std::this_thread::yield();
+    EXPECT_GT(answers, before);
+  }
+  is_over = true;
+  for (auto& client : clients) client.join();
 }
 
 TEST(Server, IsStoppedByAnybodyWhoMay) {
