@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <future>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -62,13 +63,15 @@ class Servers {
   std::vector<int> processes_;
 };
 
-// A variable on task 1, and much work there before anything comes back.
+// A variable on task 1, and much work there before anything comes back; `started` counts how often it began.
 struct LongWork {
   explicit LongWork(int products) {
     {
       const auto other = graph.with_device("/job:task/task:1");
       w = graph.variable("w", torch::eye(700));
-      Output y = w;
+      started = graph.variable("started", torch::zeros({}));
+      const auto after = graph.control_dependencies({graph.assign_add(started, graph.constant(1.0))});
+      Output y = graph.read(w);
       for (int i = 0; i < products; ++i) y = ops::matmul(y, w);
       far = y;
     }
@@ -78,6 +81,7 @@ struct LongWork {
 
   Graph graph;
   Output w;
+  Output started;
   Output far;
   Output near;
   Node init;
@@ -112,7 +116,9 @@ TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
   Session session(servers.target(0), work.graph, {.secret = "test"});
   session.run({}, {}, {work.init});
   auto step = std::async(std::launch::async, [&] { return refusal_by([&] { session.run({work.near}); }); });
-  std::this_thread::sleep_for(300ms);  // so that it most often is in the middle; before it is right too
+  const auto deadline = soon();
+  while (session.run({work.started}).front().item<float>() == 0 && !deadline.expired())
+    std::this_thread::sleep_for(10ms);
   servers.cluster.signal(servers.process(1), SIGKILL);
   const auto killed = std::chrono::steady_clock::now();
   EXPECT_THAT(step.get(), HasSubstr("/job:task/task:1 was lost"));

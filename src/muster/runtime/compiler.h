@@ -1,6 +1,7 @@
 #pragma once
 
-// How a part of a graph becomes a Program. For program.cc only.
+// How a part of a graph becomes a Program. For program.cc only. Derivatives, simplifying and blocks have
+// sources of their own.
 //
 // Derivatives. A node of the graph that has a needed node muster::gradient is on a tape: autograd records it.
 // Nodes on tapes are put into regions; inside a region results are passed on with their history, and what
@@ -128,5 +129,20 @@ class Compiler {
   std::unordered_map<const GraphNode*, uint32_t> variables_;
   std::map<Key, uint32_t> constant_indices_;
 };
+
+template <typename Use>
+void Compiler::each_slot(const Instruction& instruction, const Use& use) const {
+  for (uint32_t i = 0; i < instruction.sources; ++i) {
+    const Source& source = program_.sources[instruction.first_source + i];
+    if (source.kind == Source::Kind::kSlot) use(source.index);
+    if (source.kind != Source::Kind::kList) continue;
+    for (const auto& each : program_.lists[source.index].sources) {
+      if (each.kind == Source::Kind::kSlot) use(each.index);
+    }
+  }
+  if (instruction.kind != InstructionKind::kGradient) return;
+  for (const uint32_t slot : program_.gradients[instruction.detail].roots) use(slot);
+  for (const uint32_t slot : program_.gradients[instruction.detail].wanted) use(slot);
+}
 
 }  // namespace muster::detail

@@ -65,7 +65,6 @@ TEST(MonitoredSession, TheChiefInitialisesAllTrainToTheLastStepAndTheServersEnd)
   std::vector<std::thread> threads;
   for (const int worker : {1, 0}) {
     threads.emplace_back([&, worker] {
-      if (worker == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the other one waits
       GrowingByOne counting(worker);
       MonitoredSession session(
           *cluster.workers[static_cast<size_t>(worker)], counting.graph,

@@ -155,7 +155,6 @@ class Program {
   std::vector<uint32_t>
       shared_uses;  ///< of each slot, by how many blocks it is used, where that is more than one
   uint32_t slots = 0;
-  bool has_tape = false;
 };
 
 }  // namespace muster::detail

@@ -82,13 +82,6 @@ void Rendezvous::end(uint64_t step, bool has_failed) {
   }
 }
 
-size_t Rendezvous::size() const {
-  const MutexLock lock(mutex_);
-  size_t count = 0;
-  for (const auto& [id, entry] : steps_) count += entry.values ? 1 : 0;
-  return count;
-}
-
 void Rendezvous::forget_old() {
   const auto now = Clock::now();
   if (now < next_look_) return;

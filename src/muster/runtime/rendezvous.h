@@ -67,9 +67,6 @@ class Rendezvous {
   /// The step has ended here. Of one that failed, values may still come: they are dropped.
   void end(uint64_t step, bool has_failed);
 
-  /// How many steps there are, for tests and for the curious.
-  size_t size() const;
-
  private:
   using Clock = std::chrono::steady_clock;
   struct Entry {
@@ -79,7 +76,7 @@ class Rendezvous {
 
   void forget_old() MUSTER_REQUIRES(mutex_);
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<uint64_t, Entry> steps_ MUSTER_GUARDED_BY(mutex_);
   Clock::time_point next_look_ MUSTER_GUARDED_BY(mutex_) = Clock::now();
 };

@@ -7,7 +7,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/base/random.h"
 #include "muster/graph/graph_proto.h"
 #include "muster/net/host.h"
 #include "muster/runtime/received_graph.h"
@@ -17,7 +16,6 @@ namespace muster::detail {
 
 namespace {
 
-constexpr const char* kClientChannel = "runtime/client/";
 constexpr const char* kPeerChannel = "runtime/task/";
 constexpr auto kConnectTimeout = std::chrono::seconds(30);
 

@@ -93,7 +93,10 @@ class Worker {
   WorkThreads threads_;  // the last: they use all of the above
 };
 
-/// A link to a task's data port, by shared memory's socket where it is on this host. Throws PeerLost,
+/// What the names of clients' channels begin with; others are of tasks.
+constexpr const char* kClientChannel = "runtime/client/";
+
+/// A link to a task's data port, over the host's own socket where it is on this host. Throws PeerLost,
 /// DeadlineExceeded.
 std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, const runtime::Peer& peer,
                                      const std::string& channel, Deadline deadline);
