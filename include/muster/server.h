@@ -45,7 +45,8 @@ class ClusterSpec {
 class Server {
  public:
   struct Options {
-    std::string secret;  ///< Empty: the environment variable MUSTER_SECRET.
+    std::string secret;         ///< Empty: the environment variable MUSTER_SECRET.
+    bool shared_memory = true;  ///< Inside a host values are read in place; else they go over sockets.
   };
 
   /// Starts the task `task` of `job`. Throws InvalidArgument for a task that the cluster does not have and

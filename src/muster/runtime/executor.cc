@@ -44,7 +44,8 @@ class TapeMode {
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<const Program> program) : program_(std::move(program)) {
+Executor::Executor(std::shared_ptr<const Program> program, TensorMemory& memory)
+    : program_(std::move(program)), memory_(memory) {
   for (const auto& received : program_->received) {
     if (!received_.emplace(received.key, &received).second)
       raise<InvalidArgument>("two nodes take the value {} from another task", received.key);
@@ -53,6 +54,7 @@ Executor::Executor(std::shared_ptr<const Program> program) : program_(std::move(
 
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds, StepExchange* others) {
   const c10::InferenceMode no_inference(false);  // in which there are no derivatives
+  const TensorMemory::Scope scope(memory_);
   auto frame = take_frame();
   feed(*frame, feeds);
   execute(*frame, others);
@@ -199,6 +201,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
           const auto lr = value(sources[1], frame);
           const auto gradient = value(sources[0], frame);
           if (!gradient.isTensor() || !gradient.toTensor().defined()) break;
+          if (others != nullptr) others->take_back();
           program_->variables[update.variable]->update(
               *update.rule, gradient.toTensor(),
               lr.isNone() ? std::nullopt : std::optional(lr.toTensor().item<double>()));

@@ -18,6 +18,7 @@
 
 #include "muster/base/mutex.h"
 #include "muster/runtime/program.h"
+#include "muster/tensor/tensor_memory.h"
 
 namespace muster::detail {
 
@@ -32,6 +33,9 @@ class StepExchange {
   /// Throws when the step was aborted. Called before each instruction.
   virtual void check() = 0;
 
+  /// Lets go of values that were given to others and that nobody reads any more.
+  virtual void take_back() = 0;
+
   /// What has come since, as (key, value); nothing may have. Blocks until something has if so told. Throws
   /// when the step was aborted.
   virtual std::vector<std::pair<uint32_t, c10::IValue>> receive(bool may_wait) = 0;
@@ -39,7 +43,8 @@ class StepExchange {
 
 class Executor {
  public:
-  explicit Executor(std::shared_ptr<const Program> program);
+  /// Tensors come from `memory`, which outlives this.
+  Executor(std::shared_ptr<const Program> program, TensorMemory& memory);
 
   /// The feeds in the order of the signature; the results in the order of its fetches. Nobody but the caller
   /// has the results.
@@ -64,6 +69,7 @@ class Executor {
   at::Tensor fetched(const Source& source, const Frame& frame) const;
 
   const std::shared_ptr<const Program> program_;            // shared: several sessions may run one
+  TensorMemory& memory_;
   std::unordered_map<uint32_t, const Received*> received_;  // by key
   Mutex mutex_;
   std::vector<std::unique_ptr<Frame>> frames_ MUSTER_GUARDED_BY(mutex_);  // that are not in use

@@ -1,6 +1,8 @@
 #include "muster/runtime/local_session.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,7 +16,8 @@ namespace muster::detail {
 namespace {
 
 struct LocalCallable final : Callable::State {
-  explicit LocalCallable(std::shared_ptr<const Program> program) : executor(std::move(program)) {}
+  LocalCallable(std::shared_ptr<const Program> program, TensorMemory& memory)
+      : executor(std::move(program), memory) {}
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds) override { return executor.run(feeds); }
 
@@ -22,6 +25,14 @@ struct LocalCallable final : Callable::State {
 };
 
 }  // namespace
+
+LocalSession::LocalSession(Session::Options options)
+    : options_(std::move(options)), memory_([](size_t bytes) {
+        constexpr size_t kPage = 4096;
+        void* memory = std::aligned_alloc(kPage, bytes);
+        if (memory == nullptr) throw std::bad_alloc();
+        return std::shared_ptr<void>(memory, &std::free);
+      }) {}
 
 std::shared_ptr<Callable::State> LocalSession::prepare(const Signature& signature) {
   if (options_.log_device_placement) {
@@ -32,7 +43,7 @@ std::shared_ptr<Callable::State> LocalSession::prepare(const Signature& signatur
   const CompileOptions options{.fold_constants = options_.fold_constants,
                                .share_subexpressions = options_.share_subexpressions,
                                .join_gradients = options_.join_gradients};
-  return std::make_shared<LocalCallable>(std::make_shared<Program>(signature, container_, options));
+  return std::make_shared<LocalCallable>(std::make_shared<Program>(signature, container_, options), memory_);
 }
 
 }  // namespace muster::detail

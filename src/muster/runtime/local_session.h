@@ -7,17 +7,19 @@
 
 #include "muster/runtime/session_backend.h"
 #include "muster/runtime/variables.h"
+#include "muster/tensor/tensor_memory.h"
 
 namespace muster::detail {
 
 class LocalSession final : public SessionBackend {
  public:
-  explicit LocalSession(Session::Options options) : options_(std::move(options)) {}
+  explicit LocalSession(Session::Options options);
 
   std::shared_ptr<Callable::State> prepare(const Signature& signature) override;
 
  private:
   const Session::Options options_;
+  TensorMemory memory_;
   Container container_;
 };
 

@@ -163,7 +163,7 @@ RemoteSession::TaskLink& RemoteSession::link_to(const runtime::Peer& peer) {
   }
   std::shared_ptr<StepLink> link;
   try {
-    link = connect_to(endpoint_, peer, kClientChannel + random_token(), Deadline::after(kAnswerTimeout));
+    link = connect_to(endpoint_, memory_, peer, kClientChannel, Deadline::after(kAnswerTimeout));
   } catch (const Error& error) {
     raise<NotBegun>("{} was lost: {}", peer.task(), error.what());
   }

@@ -17,6 +17,7 @@
 #include "muster/runtime/program.h"
 #include "muster/runtime/runtime_stream.h"
 #include "muster/runtime/session_backend.h"
+#include "muster/runtime/shared_values.h"
 #include "muster/runtime/step_link.h"
 #include "muster/runtime/step_status.h"
 
@@ -72,6 +73,7 @@ class RemoteSession final : public SessionBackend {
   const Session::Options options_;
   const Address address_;
   const std::string secret_;
+  TaskMemory memory_;
   Endpoint endpoint_;
 
   Mutex preparing_;  // one request at a time

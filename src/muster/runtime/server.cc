@@ -55,14 +55,15 @@ ClusterSpec ClusterSpec::parse(std::string_view text) {
 }
 
 struct Server::State {
-  State(ClusterSpec known_cluster, const detail::TaskName& name, std::string known_secret)
+  State(ClusterSpec known_cluster, const detail::TaskName& name, std::string known_secret,
+        bool shares_memory = true)
       : cluster(std::move(known_cluster)), task(name), secret(std::move(known_secret)) {
     const detail::ClusterSpec spec = checked(cluster.jobs());
     const detail::Address& address = spec.address(task);
     const auto tasks = spec.tasks();
     const auto number = std::find(tasks.begin(), tasks.end(), task) - tasks.begin();
     worker.emplace(detail::Worker::Options{
-        .task = task, .number = static_cast<uint32_t>(number), .host = address.host, .secret = secret});
+        .task = task, .number = static_cast<uint32_t>(number), .host = address.host, .secret = secret, .shares_memory = shares_memory});
     streams.emplace(address, secret, worker->self(),
                     detail::RuntimeStreams::Handler{
                         .requested = [this](uint64_t stream,
@@ -147,7 +148,7 @@ struct Server::State {
 
 Server::Server(const ClusterSpec& cluster, const std::string& job, int task, Options options)
     : Server(std::make_unique<State>(cluster, detail::TaskName::of(job, task),
-                                     detail::secret_for_server(options.secret))) {}
+                                     detail::secret_for_server(options.secret), options.shared_memory)) {}
 
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Server::~Server() = default;
@@ -163,6 +164,7 @@ Server Server::create_local() {
 Server Server::of_environment(Options options) {
   detail::Config config;
   config.read_environment(detail::Environment::of_process());
+  options.shared_memory = options.shared_memory && config.shared_memory;
   const detail::Identity identity = detail::find_identity(config);
   if (identity.cluster.empty())
     throw InvalidArgument(

@@ -15,7 +15,7 @@ namespace muster::detail {
 
 namespace {
 
-enum class ValueType : uint32_t { kNone, kUndefined, kTensor, kInteger, kReal, kBoolean, kIntegers };
+enum class ValueType : uint32_t { kNone, kUndefined, kTensor, kLent, kInteger, kReal, kBoolean, kIntegers };
 
 // Between machines of one byte order, as all of the data plane.
 struct FrameHead {
@@ -28,6 +28,7 @@ struct FrameHead {
   uint32_t sizes = 0;  // how many numbers follow: the sizes of a tensor, or a value that is no tensor
   uint32_t text = 0;   // bytes of text that follow
   uint64_t bytes = 0;  // of a tensor, which are the last
+  Loan loan;           // of one that is lent
 };
 
 // Waits end when the link is ended.
@@ -79,7 +80,7 @@ Packed pack(const c10::IValue& value) {
   raise<InvalidArgument>("what came over a data link is no frame: {}", what);
 }
 
-at::Tensor tensor_of(const FrameHead& head, const std::vector<int64_t>& sizes) {
+at::ScalarType checked_type(const FrameHead& head, const std::vector<int64_t>& sizes) {
   if (head.dtype >= static_cast<uint32_t>(at::ScalarType::Undefined) || sizes.size() > kMostDimensions)
     refuse("a tensor of an unknown type");
   const auto dtype = static_cast<at::ScalarType>(head.dtype);
@@ -90,19 +91,20 @@ at::Tensor tensor_of(const FrameHead& head, const std::vector<int64_t>& sizes) {
       refuse("a tensor of impossible sizes");
   }
   if (bytes != head.bytes) refuse("a tensor of other sizes than it has bytes");
-  return at::empty(sizes, at::TensorOptions(dtype));
+  return dtype;
 }
 
 }  // namespace
 
-StepLink::StepLink(Connection connection, bool encrypted)
-    : link_(
+StepLink::StepLink(Connection connection, Options options)
+    : options_(std::move(options)),
+      link_(
           [&connection] {
             std::vector<Connection> one;
             one.push_back(std::move(connection));
             return one;
           }(),
-          encrypted) {}
+          /*encrypted=*/false) {}
 
 void StepLink::send(const Frame& frame) {
   Packed packed = pack(frame.kind == Frame::Kind::kValue ? frame.value : c10::IValue());
@@ -111,11 +113,20 @@ void StepLink::send(const Frame& frame) {
   packed.head.step = frame.step;
   packed.head.handle = frame.handle;
   packed.head.text = static_cast<uint32_t>(std::min<size_t>(frame.text.size(), kMostText));
+  // With a handle it is for longer than a step.
+  if (packed.tensor.defined() && options_.shared && frame.handle == 0) {
+    if (const auto loan = options_.shared->lend(packed.tensor)) {
+      packed.head.type = static_cast<uint32_t>(ValueType::kLent);
+      packed.head.loan = *loan;
+      packed.tensor.reset();
+    }
+  }
+  const size_t inline_bytes = packed.tensor.defined() ? packed.head.bytes : 0;
   const std::array<iovec, 4> parts = {
       iovec{&packed.head, sizeof(FrameHead)},
       iovec{packed.numbers.data(), packed.numbers.size() * sizeof(int64_t)},
       iovec{const_cast<char*>(frame.text.data()), packed.head.text},
-      iovec{packed.tensor.defined() ? packed.tensor.data_ptr() : nullptr, packed.head.bytes}};
+      iovec{packed.tensor.defined() ? packed.tensor.data_ptr() : nullptr, inline_bytes}};
   const MutexLock lock(sending_);
   link_.send(parts, kNoCheck);
 }
@@ -137,7 +148,7 @@ Frame StepLink::receive() {
   const bool is_number =
       type == ValueType::kInteger || type == ValueType::kReal || type == ValueType::kBoolean;
   if (is_number && numbers.size() != 1) refuse("a number without a value");
-  if (type != ValueType::kTensor && head.bytes != 0) refuse("bytes of nothing");
+  if (type != ValueType::kTensor && type != ValueType::kLent && head.bytes != 0) refuse("bytes of nothing");
   switch (type) {
     case ValueType::kNone:
       break;
@@ -145,10 +156,18 @@ Frame StepLink::receive() {
       frame.value = at::Tensor();
       break;
     case ValueType::kTensor: {
-      at::Tensor tensor = tensor_of(head, numbers);
+      const TensorMemory::Scope scope(options_.memory->tensors());
+      at::Tensor tensor = at::empty(numbers, at::TensorOptions(checked_type(head, numbers)));
       const iovec part = {tensor.data_ptr(), head.bytes};
       if (head.bytes > 0) link_.receive({&part, 1}, kNoCheck);
       frame.value = std::move(tensor);
+      break;
+    }
+    case ValueType::kLent: {
+      if (!options_.shared) refuse("a loan over a link without memory");
+      at::Tensor tensor = options_.shared->borrow(head.loan, numbers, checked_type(head, numbers));
+      const TensorMemory::Scope scope(options_.memory->tensors());
+      frame.value = options_.copies ? tensor.clone() : tensor;
       break;
     }
     case ValueType::kInteger:

@@ -7,9 +7,11 @@
 //   task -> client    kValue (a fetch), ..., kDone
 //   task -> task      kValue, for the rendezvous of the step
 //
-// A value is a tensor, a number, a list of integers, or nothing. Sending is thread-safe; one thread receives.
-// Both block as long as the other side lives. Throws PeerLost when it does not, InvalidArgument for what is
-// no frame.
+// A value is a tensor, a number, a list of integers, or nothing. Inside a host large tensors are lent
+// (shared_values.h): tasks read them in place; a client, which may write to what it gets, copies them.
+//
+// Sending is thread-safe; one thread receives. Both block as long as the other side lives. Throws PeerLost
+// when it does not, InvalidArgument for what is no frame.
 
 #include <cstdint>
 #include <memory>
@@ -20,6 +22,7 @@
 #include "muster/base/mutex.h"
 #include "muster/net/blocking_link.h"
 #include "muster/net/connection.h"
+#include "muster/runtime/shared_values.h"
 
 namespace muster::detail {
 
@@ -35,15 +38,30 @@ struct Frame {
 
 class StepLink {
  public:
-  explicit StepLink(Connection connection, bool encrypted);
+  struct Options {
+    TaskMemory* memory = nullptr;          ///< where received tensors go; it outlives this
+    std::shared_ptr<SharedValues> shared;  ///< shared with who sweeps it; none: everything is sent
+    bool copies = false;                   ///< what is lent is copied at once
+  };
+
+  StepLink(Connection connection, Options options);
 
   void send(const Frame& frame);
   Frame receive();
 
   /// Ends it for both sides: who waits in it gets PeerLost. Any thread may call it.
-  void end() { link_.end(); }
+  void end() {
+    if (options_.shared) options_.shared->end();
+    link_.end();
+  }
+
+  /// Forgets what was lent and is not needed any more.
+  void take_back() {
+    if (options_.shared) options_.shared->take_back();
+  }
 
  private:
+  const Options options_;
   BlockingLink link_;
   Mutex sending_;  // a frame is sent whole
 };

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
+#include "muster/runtime/shared_values.h"
 
 namespace muster::detail {
 
@@ -57,7 +58,8 @@ at::Tensor Variable::add(const at::Tensor& value) {
 
 void Variable::assign(at::Tensor value) {
   if (value.requires_grad()) value = value.detach();
-  if (is_held_by_others(value) || !value.is_contiguous()) value = value.clone(at::MemoryFormat::Contiguous);
+  if (is_held_by_others(value) || SharedValues::is_borrowed(value) || !value.is_contiguous())
+    value = value.clone(at::MemoryFormat::Contiguous);
   const MutexLock lock(mutex_);
   value_ = std::move(value);
   states_.clear();

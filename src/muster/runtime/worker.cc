@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 #include "muster/graph/graph_proto.h"
 #include "muster/net/host.h"
 #include "muster/runtime/received_graph.h"
@@ -17,17 +18,25 @@ namespace muster::detail {
 namespace {
 
 constexpr const char* kPeerChannel = "runtime/task/";
+// Behind the kind of a channel, where both sides have the other's memory.
+constexpr const char* kShared = "shared/";
 constexpr auto kConnectTimeout = std::chrono::seconds(30);
 
 }  // namespace
 
-std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, const runtime::Peer& peer,
-                                     const std::string& channel, Deadline deadline) {
+std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, TaskMemory& memory, const runtime::Peer& peer,
+                                     const std::string& kind, Deadline deadline) {
   static const std::string here = Host::local().identity;  // a constant: nobody changes it
-  const bool is_near = peer.host_identity() == here;
-  Connection connection = is_near ? endpoint.connect_local(peer.local_name(), channel, deadline)
-                                  : endpoint.connect(Address::parse(peer.address()), channel, deadline);
-  return std::make_shared<StepLink>(std::move(connection), /*encrypted=*/false);
+  const bool is_client = kind == kClientChannel;
+  if (!memory.is_shared() || peer.host_identity() != here)
+    return std::make_shared<StepLink>(
+        endpoint.connect(Address::parse(peer.address()), kind + random_token(), deadline),
+        StepLink::Options{.memory = &memory});
+  Connection connection = endpoint.connect_local(peer.local_name(), kind + kShared + random_token(), deadline);
+  auto shared = SharedValues::exchange(connection, memory, deadline);
+  return std::make_shared<StepLink>(
+      std::move(connection),
+      StepLink::Options{.memory = &memory, .shared = std::move(shared), .copies = is_client});
 }
 
 // The other tasks, for one step.
@@ -53,6 +62,8 @@ class Worker::Exchange final : public StepExchange {
 
   void check() override { values_->check(); }
 
+  void take_back() override { worker_.take_back(); }
+
   std::vector<std::pair<uint32_t, c10::IValue>> receive(bool may_wait) override {
     return values_->take(may_wait);
   }
@@ -65,12 +76,12 @@ class Worker::Exchange final : public StepExchange {
 };
 
 Worker::Worker(const Options& options)
-    : options_(options), endpoint_({.host = options.host, .secret = options.secret}) {
+    : options_(options), memory_(options.shares_memory), endpoint_({.host = options.host, .secret = options.secret}) {
   self_.set_number(options.number);
   self_.set_task(options.task.to_string());
   self_.set_address(endpoint_.address().to_string());
   self_.set_local_name(endpoint_.local_name());
-  self_.set_host_identity(Host::local().identity);
+  if (memory_.is_shared()) self_.set_host_identity(Host::local().identity);
   threads_.run([this] { accept_links(); });
 }
 
@@ -100,18 +111,47 @@ void Worker::accept_links() {
   while (true) {
     try {
       auto [name, connection] = endpoint_.accept_any("runtime/", Deadline::never(), check);
-      auto link = std::make_shared<StepLink>(std::move(connection), /*encrypted=*/false);
       const MutexLock lock(mutex_);
       if (stopping_) return;
-      std::erase_if(incoming_, [](const auto& other) { return other.expired(); });
-      incoming_.push_back(link);
-      threads_.run([this, link, name = name] { read(link, name); });
+      // Shared for want of functions that only move.
+      threads_.run([this, name = name, taken = std::make_shared<Connection>(std::move(connection))] {
+        open(name, std::move(*taken));
+      });
     } catch (const Aborted&) {
       return;
     } catch (const Error& error) {
       log_warning("a data link of {} was not made: {}", self_.task(), error.what());
     }
   }
+}
+
+void Worker::open(const std::string& name, Connection connection) {
+  std::shared_ptr<StepLink> link;
+  try {
+    StepLink::Options options{.memory = &memory_};
+    const bool is_shared =
+        name.starts_with(std::string(kClientChannel) + kShared) || name.starts_with(std::string(kPeerChannel) + kShared);
+    if (is_shared)
+      options.shared = SharedValues::exchange(connection, memory_, Deadline::after(kConnectTimeout), [this] {
+        const MutexLock lock(mutex_);
+        if (stopping_) throw Aborted("stopping");
+      });
+    link = std::make_shared<StepLink>(std::move(connection), std::move(options));
+  } catch (const PeerLost&) {
+    return;
+  } catch (const Aborted&) {
+    return;
+  } catch (const Error& error) {
+    log_warning("a data link of {} was not made: {}", self_.task(), error.what());
+    return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return;
+    std::erase_if(incoming_, [](const auto& other) { return other.expired(); });
+    incoming_.push_back(link);
+  }
+  read(link, name);
 }
 
 void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name) {
@@ -156,8 +196,8 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
     // It has gone; or this task is being stopped.
   } catch (const Error& error) {
     log_warning("a data link to {} is closed: {}", self_.task(), error.what());
+    link->end();
   }
-  link->end();
   // What it asked for and nobody waits for any more.
   const MutexLock lock(mutex_);
   feeds_.erase(link.get());
@@ -212,11 +252,19 @@ std::shared_ptr<StepLink> Worker::link_to(const runtime::Peer& peer) {
     if (stopping_) throw Aborted("stopping");
     if (const auto found = outgoing_.find(peer.local_name()); found != outgoing_.end()) return found->second;
   }
-  auto link = connect_to(endpoint_, peer, kPeerChannel + self_.task(), Deadline::after(kConnectTimeout));
+  auto link = connect_to(endpoint_, memory_, peer, kPeerChannel, Deadline::after(kConnectTimeout));
   const MutexLock lock(mutex_);
   if (stopping_) throw Aborted("stopping");
   // Whoever was faster: values of one step may go over two links.
   return outgoing_.emplace(peer.local_name(), std::move(link)).first->second;
+}
+
+void Worker::take_back() {
+  const MutexLock lock(mutex_);
+  for (const auto& [name, link] : outgoing_) link->take_back();
+  for (const auto& incoming : incoming_) {
+    if (const auto link = incoming.lock()) link->take_back();
+  }
 }
 
 void Worker::forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link) {
@@ -246,7 +294,7 @@ void Worker::add_part(uint64_t session, const runtime::Register& request, Deadli
     if (!part->peers.contains(sent.task))
       raise<InvalidArgument>("a part of a graph sends to task {}, which it is not told of", sent.task);
   }
-  part->executor = std::make_unique<Executor>(std::move(program));
+  part->executor = std::make_unique<Executor>(std::move(program), memory_.tensors());
   const MutexLock lock(mutex_);
   registered_[request.handle()] = std::move(part);
 }

@@ -19,6 +19,7 @@
 #include "muster/runtime/executor.h"
 #include "muster/runtime/rendezvous.h"
 #include "muster/runtime/runtime.pb.h"
+#include "muster/runtime/shared_values.h"
 #include "muster/runtime/step_link.h"
 #include "muster/runtime/variables.h"
 #include "muster/runtime/work_threads.h"
@@ -32,6 +33,7 @@ class Worker {
     uint32_t number = 0;             ///< of the cluster's tasks
     std::string host = "127.0.0.1";  ///< where the data port listens
     std::string secret;
+    bool shares_memory = true;  ///< with the other tasks of this host, and clients there
   };
 
   /// Throws SystemError when the data port can't be had.
@@ -68,12 +70,15 @@ class Worker {
   class Exchange;
 
   void accept_links();
+  void open(const std::string& name, Connection connection);
+  void take_back();
   void read(const std::shared_ptr<StepLink>& link, const std::string& name);
   void run_step(const std::shared_ptr<StepLink>& link, const Frame& request,
                 std::map<uint32_t, at::Tensor> feeds);
   void forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link);
 
   const Options options_;
+  TaskMemory memory_;
   Endpoint endpoint_;
   runtime::Peer self_;
   Rendezvous rendezvous_;
@@ -96,9 +101,9 @@ class Worker {
 /// What the names of clients' channels begin with; others are of tasks.
 constexpr const char* kClientChannel = "runtime/client/";
 
-/// A link to a task's data port, over the host's own socket where it is on this host. Throws PeerLost,
-/// DeadlineExceeded.
-std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, const runtime::Peer& peer,
-                                     const std::string& channel, Deadline deadline);
+/// A link to a task's data port, over the host's own socket and memory where it shares that with us. `kind`
+/// is what its name begins with. Throws PeerLost, DeadlineExceeded.
+std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, TaskMemory& memory, const runtime::Peer& peer,
+                                     const std::string& kind, Deadline deadline);
 
 }  // namespace muster::detail

@@ -15,7 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/testing/rank_group.h"
-#include "muster/train/tensor_memory.h"
+#include "muster/tensor/tensor_memory.h"
 
 namespace muster::detail {
 namespace {

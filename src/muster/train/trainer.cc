@@ -21,7 +21,7 @@
 #include "muster/train/parameter_groups.h"
 #include "muster/train/precision.h"
 #include "muster/train/straggler.h"
-#include "muster/train/tensor_memory.h"
+#include "muster/tensor/tensor_memory.h"
 #include "muster/train/torch_optimizer.h"
 #include "muster/train/unregistered_tensors.h"
 #include "muster/train/worker_group.h"

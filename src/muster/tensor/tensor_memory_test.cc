@@ -1,4 +1,4 @@
-#include "muster/train/tensor_memory.h"
+#include "muster/tensor/tensor_memory.h"
 
 #include <cstdlib>
 #include <thread>
