@@ -17,6 +17,7 @@
 #include "muster/monitored_session.h"
 #include "muster/ops.h"
 #include "muster/optim.h"
+#include "muster/pipeline.h"
 #include "muster/progress.h"
 #include "muster/run.h"
 #include "muster/schedule.h"

@@ -4,6 +4,8 @@
 // they say, the last user first: that is autograd's own order, so that running many nodes under one tape
 // (room runtime) gives the same bits.
 
+#include "muster/graph/gradients.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,7 +14,37 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
-#include "muster/graph/graph_node.h"
+
+namespace muster::detail {
+
+// What is not known may be differentiable; then libtorch finds out.
+bool may_have_gradient(const Output& output) {
+  const auto& info = output.get()->outputs[static_cast<size_t>(output.index())];
+  if (info.type->kind() != c10::TypeKind::TensorType) return false;
+  return !info.dtype || at::isFloatingType(*info.dtype) || at::isComplexType(*info.dtype);
+}
+
+std::vector<Output> variables_behind(const Output& loss) {
+  std::set<int64_t> seen;
+  std::vector<GraphNode*> left = {loss.get()};
+  while (!left.empty()) {
+    GraphNode* node = left.back();
+    left.pop_back();
+    if (!seen.insert(node->id).second) continue;
+    node->each_input([&left](const Output& input) {
+      if (may_have_gradient(input)) left.push_back(input.get());
+    });
+  }
+  std::vector<Output> found;
+  for (auto* variable : loss.get()->graph->variables) {
+    const bool is_trainable = variable->arguments[2].value().toBool();
+    if (is_trainable && seen.contains(variable->id) && may_have_gradient({variable, 0}))
+      found.emplace_back(variable, 0);
+  }
+  return found;
+}
+
+}  // namespace muster::detail
 
 namespace muster {
 
@@ -20,6 +52,7 @@ namespace {
 
 using detail::GraphData;
 using detail::GraphNode;
+using detail::may_have_gradient;
 using detail::OperatorKind;
 using detail::raise;
 
@@ -27,13 +60,6 @@ using OutputKey = std::pair<int64_t, int>;  // node, index
 
 OutputKey key_of(const Output& output) {
   return {output.get()->id, output.index()};
-}
-
-// What is not known may be differentiable; then libtorch finds out.
-bool may_have_gradient(const Output& output) {
-  const auto& info = output.get()->outputs[static_cast<size_t>(output.index())];
-  if (info.type->kind() != c10::TypeKind::TensorType) return false;
-  return !info.dtype || at::isFloatingType(*info.dtype) || at::isComplexType(*info.dtype);
 }
 
 class GradientBuilder {
@@ -52,6 +78,17 @@ class GradientBuilder {
     for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) add_gradient(**node);
     std::vector<Output> results;
     for (const auto& each : x) results.push_back(total(each));
+    return results;
+  }
+
+  std::vector<Output> build(GraphNode& node, const std::vector<Output>& gradients,
+                            const std::vector<Output>& inputs) {
+    for (const auto& input : inputs) reached_.insert(key_of(input));
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (gradients[i].defined()) contributions_[{node.id, static_cast<int>(i)}] = {gradients[i]};
+    add_gradient(node);
+    std::vector<Output> results;
+    for (const auto& input : inputs) results.push_back(total(input));
     return results;
   }
 
@@ -153,28 +190,18 @@ class GradientBuilder {
   std::map<OutputKey, std::vector<Output>> contributions_;
 };
 
-// The trainable variables that an output depends on by ways that can be differentiated.
-std::vector<Output> variables_behind(const Output& loss) {
-  std::set<int64_t> seen;
-  std::vector<GraphNode*> left = {loss.get()};
-  while (!left.empty()) {
-    GraphNode* node = left.back();
-    left.pop_back();
-    if (!seen.insert(node->id).second) continue;
-    node->each_input([&left](const Output& input) {
-      if (may_have_gradient(input)) left.push_back(input.get());
-    });
-  }
-  std::vector<Output> found;
-  for (auto* variable : loss.get()->graph->variables) {
-    const bool is_trainable = variable->arguments[2].value().toBool();
-    if (is_trainable && seen.contains(variable->id) && may_have_gradient({variable, 0}))
-      found.emplace_back(variable, 0);
-  }
-  return found;
+}  // namespace
+
+std::vector<Output> detail::gradients_or_none(const std::vector<Output>& y, const std::vector<Output>& x,
+                                              const std::vector<Output>& y_gradients,
+                                              std::source_location where) {
+  return GradientBuilder(*y.front().get()->graph, where).build(y, x, y_gradients);
 }
 
-}  // namespace
+std::vector<Output> detail::node_gradients(GraphNode& node, const std::vector<Output>& gradients,
+                                           const std::vector<Output>& inputs, std::source_location where) {
+  return GradientBuilder(*node.graph, where).build(node, gradients, inputs);
+}
 
 std::vector<Output> gradients(const std::vector<Output>& y, const std::vector<Output>& x,
                               const std::vector<Output>& y_gradients, std::source_location where) {
@@ -190,7 +217,7 @@ std::vector<Output> gradients(const std::vector<Output>& y, const std::vector<Ou
         raise<InvalidArgument>("{}: {} is of another graph than {}", subject, each.name(), y.front().name());
     }
   }
-  const auto results = GradientBuilder(*y.front().get()->graph, where).build(y, x, y_gradients);
+  const auto results = detail::gradients_or_none(y, x, y_gradients, where);
   for (size_t i = 0; i < x.size(); ++i) {
     if (!results[i].defined())
       raise<InvalidArgument>("{}: no way that can be differentiated leads from {} to {}", subject,
@@ -237,7 +264,7 @@ Node minimize(const optim::Optimizer& optimizer, const Output& loss, const Outpu
               std::source_location where) {
   if (!loss.defined())
     raise<InvalidArgument>("minimize ({}): the loss is undefined", detail::describe(where));
-  const auto variables = variables_behind(loss);
+  const auto variables = detail::variables_behind(loss);
   if (variables.empty())
     raise<InvalidArgument>("minimize ({}): {} depends on no trainable variable", detail::describe(where),
                            loss.name());

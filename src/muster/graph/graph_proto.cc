@@ -70,6 +70,7 @@ class GraphWriter {
     for (const auto* before : node.control) proto.add_control(static_cast<uint32_t>(before->id));
     proto.set_device(node.device);
     proto.set_depth(node.depth);
+    proto.set_filler(node.filler);
     if (node.colocated != nullptr) proto.set_colocated(static_cast<uint32_t>(node.colocated->id) + 1);
     if (node.where.file) proto.set_file(*node.where.file);
     proto.set_line(node.where.line);
@@ -239,6 +240,7 @@ class GraphReader {
     node.colocated = colocated;
     node.device = proto.device();
     node.depth = proto.depth();
+    node.filler = proto.filler();
     node.where = {
         files_.emplace(proto.file(), std::make_shared<const std::string>(proto.file())).first->second,
         proto.line()};
@@ -368,7 +370,7 @@ class GraphReader {
         break;
       case OperatorKind::kSumGradients: {
         const auto& parts = node.arguments[0].outputs();
-        if (parts.size() < 2) raise<InvalidArgument>("{}: it adds up {} gradients", subject_, parts.size());
+        if (parts.empty()) raise<InvalidArgument>("{}: it adds up no gradients", subject_);
         check_parts(parts);
         node.outputs = {parts.front().get()->outputs[static_cast<size_t>(parts.front().index())]};
         break;

@@ -105,8 +105,12 @@ class Partitioner {
     depths_[static_cast<size_t>(node.id)] = depth;
 
     std::vector<Argument> arguments;
-    for (size_t i = 0; i < node.arguments.size(); ++i)
-      arguments.push_back(local(piece, node.arguments[i], node.op->writes(i)));
+    if (node.op->kind() == OperatorKind::kSumGradients) {
+      arguments.emplace_back(gradients_by_task(piece, node));
+    } else {
+      for (size_t i = 0; i < node.arguments.size(); ++i)
+        arguments.push_back(local(piece, node.arguments[i], node.op->writes(i)));
+    }
     std::vector<GraphNode*> control;
     for (const auto* before : node.control) control.push_back(local_control(piece, task, *before));
 
@@ -117,6 +121,7 @@ class Partitioner {
     made.where = node.where;
     made.outputs = node.outputs;
     made.depth = depth;
+    made.filler = node.filler;
     if (node.op->kind() == OperatorKind::kVariable) piece.part->graph.data().variables.push_back(&made);
     piece.copies.emplace(&node, &made);
   }
@@ -157,17 +162,54 @@ class Partitioner {
     if (from == piece.part->task) return {copy_of(piece, node), output.index()};
     if (const auto found = piece.received.find(key_of(output)); found != piece.received.end())
       return found->second;
-    const auto& info = node.outputs[static_cast<size_t>(output.index())];
     Piece& source = piece_of(from);
-    GraphNode* const sender = copy_of(source, node);
+    const Output received = carry(source, Output(copy_of(source, node), output.index()), piece, output);
+    return piece.received.emplace(key_of(output), received).first->second;
+  }
+
+  // Sends a value of a part to another one; `of` is what it is in the whole graph.
+  Output carry(Piece& source, const Output& value, Piece& destination, const Output& of) {
+    const GraphNode& node = *of.get();
+    const auto& info = node.outputs[static_cast<size_t>(of.index())];
     const std::string type = info.type->annotation_str();
     static_cast<void>(type_that_travels(type, node.describe()));
-    GraphNode& received = send(source, Argument(Output(sender, output.index())), piece, node, type);
+    GraphNode& received = send(source, Argument(value), destination, node, type);
     received.arguments[3] =
         info.dtype ? Argument(c10::IValue(static_cast<int64_t>(*info.dtype))) : Argument(c10::IValue());
     received.outputs = {{.type = info.type, .dtype = info.dtype}};
-    cut_.edges.push_back({.output = output, .from = from, .to = piece.part->task});
-    return piece.received.emplace(key_of(output), Output(&received, 0)).first->second;
+    cut_.edges.push_back({.output = of, .from = source.part->task, .to = destination.part->task});
+    return {&received, 0};
+  }
+
+  // What the users of an output on one task say of its gradient is added up there, by their own pass of
+  // autograd, and sent once.
+  std::vector<Output> gradients_by_task(Piece& piece, const GraphNode& sum) {
+    std::map<size_t, std::vector<Output>> others;
+    std::vector<Output> parts;
+    for (const auto& part : sum.arguments[0].outputs()) {
+      const size_t from = placement_.task(*part.get());
+      if (from == piece.part->task || feeds_.contains(key_of(part))) {
+        parts.push_back(local(piece, part));
+      } else {
+        others[from].push_back(part);
+      }
+    }
+    for (const auto& [task, gradients] : others) {
+      if (gradients.size() == 1) {
+        parts.push_back(local(piece, gradients.front()));
+        continue;
+      }
+      Piece& source = piece_of(task);
+      std::vector<Output> summed;
+      for (const auto& gradient : gradients)
+        summed.emplace_back(copy_of(source, *gradient.get()), gradient.index());
+      GraphNode& made = make(source, sum.op, sum.name, sum);
+      made.outputs = sum.outputs;
+      for (const auto& gradient : summed) made.depth = std::max(made.depth, gradient.get()->depth);
+      made.arguments = {Argument(std::move(summed))};
+      parts.push_back(carry(source, Output(&made, 0), piece, gradients.front()));
+    }
+    return parts;
   }
 
   GraphNode* local_control(Piece& piece, size_t task, GraphNode const& before) {

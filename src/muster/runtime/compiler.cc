@@ -72,7 +72,9 @@ std::vector<Compiler::Unit> Compiler::order() {
     }
     if (constants_.contains(node->id) || same_.contains(node->id)) continue;
     of_node[node->id] = units.size();
-    units.push_back({.number = units.size(), .node = node, .priority = node->id});
+    // What others wait for goes as soon as it is there.
+    const bool is_sent = node->op->kind() == OperatorKind::kSend;
+    units.push_back({.number = units.size(), .node = node, .priority = is_sent ? -1 : node->id});
   }
   const auto before = [&](size_t first, size_t second) {
     if (first == second) return;

@@ -62,6 +62,7 @@ class Compiler {
     int missing = 0;
     uint32_t block = 0;
 
+    int64_t filler() const { return node != nullptr ? node->filler : pass->nodes.front()->filler; }
     bool is_receive() const { return node != nullptr && node->op->kind() == OperatorKind::kReceive; }
   };
 

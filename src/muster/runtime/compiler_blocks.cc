@@ -35,12 +35,22 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
     }
     return found->second;
   };
-  // Receiving depends on nothing: it is what blocks wait for.
+  // Receiving depends on nothing: it is what blocks wait for. What fills gaps is waited for likewise, so that
+  // it has blocks of its own.
   std::vector<uint32_t> needs(units.size(), 0);
-  uint32_t received = 0;
+  std::map<int64_t, uint32_t> fillers;
+  std::set<uint32_t> filling;  // sets
+  uint32_t elements = 0;
   for (auto& unit : units) {
     uint32_t& mine = needs[unit.number];
-    if (unit.is_receive()) mine = number_of_set({received++});
+    if (unit.is_receive()) {
+      mine = number_of_set({elements++});
+    } else if (has_peers_ && unit.filler() != 0) {
+      const auto [found, is_new] = fillers.emplace(unit.filler(), elements);
+      if (is_new) ++elements;
+      mine = united(mine, number_of_set({found->second}));
+      filling.insert(mine);
+    }
     unit.block = mine;
     for (const size_t follower : unit.followers) needs[follower] = united(needs[follower], mine);
   }
@@ -60,6 +70,7 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
     return std::tuple(!a.is_receive(), a.block) < std::tuple(!b.is_receive(), b.block);
   });
   program_.blocks.resize(sets.size());
+  for (const uint32_t set : filling) program_.blocks[rank[set]].is_filler = true;
 }
 
 void Compiler::connect_blocks(const std::vector<Unit>& units) {

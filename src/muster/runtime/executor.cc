@@ -125,18 +125,20 @@ void Executor::execute(Frame& frame, StepExchange* others) const {
   }
 }
 
-// The first of the blocks that have all they need, again and again.
+// The first of the blocks that have all they need, again and again; of those that fill gaps when there is no
+// other.
 void Executor::execute_blocks(Frame& frame, StepExchange& others) const {
   const auto& blocks = program_->blocks;
   std::vector<uint32_t> missing(blocks.size());
   std::vector<uint32_t> uses = program_->shared_uses;
-  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
+  using Entry = std::pair<bool, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     missing[i] = blocks[i].missing;
-    if (missing[i] == 0) ready.push(i);
+    if (missing[i] == 0) ready.emplace(blocks[i].is_filler, i);
   }
   const auto give = [&](uint32_t block) {
-    if (--missing[block] == 0) ready.push(block);
+    if (--missing[block] == 0) ready.emplace(blocks[block].is_filler, block);
   };
   size_t done = 0;
   size_t left = program_->received.size();
@@ -154,7 +156,7 @@ void Executor::execute_blocks(Frame& frame, StepExchange& others) const {
       MUSTER_CHECK(left > 0, "blocks wait for each other");
       continue;
     }
-    const uint32_t next = ready.top();
+    const uint32_t next = ready.top().second;
     ready.pop();
     execute(blocks[next], frame, &others);
     ++done;

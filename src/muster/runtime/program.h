@@ -104,6 +104,7 @@ struct Received {
 struct Block {
   uint32_t first = 0;
   uint32_t count = 0;
+  bool is_filler = false;           ///< runs when no other block can
   uint32_t missing = 0;             ///< how many values and other blocks it waits for
   std::vector<uint32_t> followers;  ///< blocks that wait for it
   std::vector<uint32_t> uses;       ///< slots that other blocks use too

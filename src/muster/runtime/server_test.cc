@@ -14,9 +14,9 @@
 #include "muster/base/log.h"
 #include "muster/deadline.h"
 #include "muster/error.h"
-#include "muster/net/reserved_port.h"
 #include "muster/ops.h"
 #include "muster/runtime/runtime_stream.h"
+#include "muster/runtime/server_test.h"
 #include "muster/session.h"
 
 namespace muster {
@@ -24,36 +24,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// Tasks of the job "task", all in this process.
-class Cluster {
- public:
-  explicit Cluster(int tasks, bool start = true) {
-    std::vector<std::string> addresses;
-    for (int i = 0; i < tasks; ++i) {
-      ports_.emplace_back("127.0.0.1");
-      addresses.push_back(fmt::format("127.0.0.1:{}", ports_.back().port()));
-    }
-    spec_.emplace(ClusterSpec::Jobs{{"task", addresses}});
-    servers_.resize(static_cast<size_t>(tasks));
-    for (int i = 0; start && i < tasks; ++i) this->start(i);
-  }
-
-  void start(int task) {
-    servers_[static_cast<size_t>(task)] =
-        std::make_unique<Server>(*spec_, "task", task, Server::Options{.secret = "test"});
-  }
-  void kill(int task) { servers_[static_cast<size_t>(task)].reset(); }
-
-  std::string target(int task = 0) const {
-    return fmt::format("grpc://127.0.0.1:{}", ports_[static_cast<size_t>(task)].port());
-  }
-
- private:
-  std::vector<detail::ReservedPort> ports_;
-  std::optional<ClusterSpec> spec_;
-  std::vector<std::unique_ptr<Server>> servers_;
-};
 
 template <typename Function>
 std::string refusal_by(Function function) {
@@ -66,7 +36,7 @@ std::string refusal_by(Function function) {
 }
 
 TEST(Server, AConstantOfAnotherTaskComesFromThere) {
-  const Cluster cluster(2);
+  const TestServers cluster(2);
   Graph graph;
   Output hello;
   {
@@ -130,7 +100,7 @@ std::vector<at::Tensor> train(const std::string& target, Model& model, const Ses
 
 // Values and derivatives cross from task to task anywhere, also back and forth.
 TEST(Server, AnyPlacementTrainsAsOneProcess) {
-  const Cluster cluster(3);
+  const TestServers cluster(3);
   Model here([] { return std::string(); });
   const auto expected = train("local", here, {});
   std::mt19937 random(7);
@@ -145,7 +115,7 @@ TEST(Server, AnyPlacementTrainsAsOneProcess) {
 }
 
 TEST(Server, VariablesAreSharedByNameUnlessTheyAreTheSessionsOwn) {
-  const Cluster cluster(2);
+  const TestServers cluster(2);
   Graph graph;
   const auto place = graph.with_device("/job:task/task:1");
   const Output w = graph.variable("w", torch::zeros({2}));
@@ -167,7 +137,7 @@ TEST(Server, VariablesAreSharedByNameUnlessTheyAreTheSessionsOwn) {
 }
 
 TEST(Server, LargeConstantsAndManyTypesCross) {
-  const Cluster cluster(2);
+  const TestServers cluster(2);
   Graph graph;
   std::vector<Output> outputs;
   std::vector<at::Tensor> expected;
@@ -197,7 +167,7 @@ TEST(Server, LargeConstantsAndManyTypesCross) {
 }
 
 TEST(Server, WhatIsWrongIsSaidAsInOneProcess) {
-  const Cluster cluster(2);
+  const TestServers cluster(2);
   Graph graph;
   const Output x = graph.placeholder("x", at::kFloat);
   Output product;
@@ -230,7 +200,7 @@ TEST(Server, WhatIsWrongIsSaidAsInOneProcess) {
 }
 
 TEST(Server, OnlyThoseWhoKnowTheSecretAreLetIn) {
-  const Cluster cluster(1);
+  const TestServers cluster(1);
   Graph graph;
   EXPECT_THAT(refusal_by([&] { Session(cluster.target(), graph, {.secret = "wrong"}); }),
               HasSubstr("does not know the job's secret"));
@@ -248,7 +218,7 @@ TEST(Server, ASessionWaitsForAllTasksAndSaysSo) {
         std::string_view::npos)
       ++notices;
   });
-  Cluster cluster(2, /*start=*/false);
+  TestServers cluster(2, /*start=*/false);
   cluster.start(0);
   Graph graph;
   const Output one = graph.constant(1.0);
@@ -263,7 +233,7 @@ TEST(Server, ASessionWaitsForAllTasksAndSaysSo) {
 }
 
 TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
-  Cluster cluster(3);
+  TestServers cluster(3);
   Graph graph;
   Output w;
   {
@@ -291,7 +261,7 @@ TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
 }
 
 TEST(Server, ManyThreadsAndSessionsRunAtOnce) {
-  const Cluster cluster(2);
+  const TestServers cluster(2);
   Graph graph;
   const Output x = graph.placeholder("x", at::kFloat, {kBatch});
   Output far;
@@ -319,6 +289,40 @@ TEST(Server, ManyThreadsAndSessionsRunAtOnce) {
 }
 
 // Whoever waits for a server asks it in the very moment in which it begins to listen.
+// An output of one task that several nodes of another take: its gradient comes from one pass there.
+TEST(Server, AddsUpTheGradientsOfAllUsersOnAnotherTaskOnce) {
+  const TestServers cluster(2);
+  torch::manual_seed(5);
+  const torch::Tensor initial = torch::randn({4, 4});
+  const torch::Tensor given = torch::randn({8, 4});
+  const auto gradient = [&](const std::string& target, bool join) {
+    Graph graph;
+    const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 4});
+    Output w, hidden, loss;
+    {
+      const auto device = graph.with_device("/job:task/task:0");
+      w = graph.variable("w", initial);
+      hidden = ops::tanh(ops::matmul(x, w));
+    }
+    {
+      const auto device = graph.with_device("/job:task/task:1");
+      const Output once = ops::mul(hidden, hidden);
+      loss = ops::sum(ops::add(ops::exp(once), ops::sigmoid(hidden)));
+    }
+    const auto found = gradients({loss}, {w, hidden});
+    Session session(
+        target, graph,
+        {.join_gradients = join, .private_variables = target != "local", .secret = "test"});
+    session.run({}, {}, {graph.initializer()});
+    const auto results = session.run(found, {{x, given}});
+    return torch::cat({results[0], results[1]});
+  };
+  const torch::Tensor expected = gradient("local", true);
+  EXPECT_TRUE(gradient("local", false).allclose(expected));
+  EXPECT_TRUE(gradient(cluster.target(), true).allclose(expected));
+  EXPECT_TRUE(gradient(cluster.target(), false).allclose(expected));
+}
+
 TEST(Server, MayBeAskedWhileItStarts) {
   const detail::ReservedPort port("127.0.0.1");
   const std::string address = fmt::format("127.0.0.1:{}", port.port());
@@ -357,7 +361,7 @@ TEST(Server, IsStoppedByAnybodyWhoMay) {
 }
 
 TEST(Server, ARunThatTakesTooLongNamesWhoDidNotEndIt) {
-  const Cluster cluster(2);
+  const TestServers cluster(2);
   Graph graph;
   Output slow;
   {
