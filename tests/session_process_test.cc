@@ -199,6 +199,18 @@ TEST(SessionProcesses, InGraphReplicationTrains) {
   EXPECT_THAT(result.output, ContainsRegex("epoch 5: loss [0-9.]+, accuracy 9[1-9]"));
 }
 
+TEST(SessionProcesses, APipelineTrainsInEverySchedule) {
+  for (const auto* schedule : {"gpipe", "1f1b", "zero-bubble"}) {
+    ProcessCluster cluster;
+    const int job =
+        cluster.start({.command = {beside_self("muster"), "run", "--workers", "2", "--strategy", "none", "--",
+                                   beside_self("pipeline"), "--epochs", "2", "--schedule", schedule}});
+    const auto result = cluster.wait(job, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, ContainsRegex("epoch 2: loss [0-9.]+, accuracy 9[3-9]")) << schedule;
+  }
+}
+
 TEST(SessionProcesses, BetweenGraphReplicationTrains) {
   ProcessCluster cluster;
   const int job =

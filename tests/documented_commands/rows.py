@@ -94,6 +94,9 @@ ROWS = [
     Run("muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist",
         [Number(r"after 100[01] steps: accuracy ([\d.]+) %", least=88)]),
 
+    Run("muster run --workers 2 --strategy none -- pipeline",
+        [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=94)]),
+
     # muster run.
     Run("muster run --help", ["--max-restarts", "h1$ muster run"]),
     Run("program", [HELLO + "none)"]),

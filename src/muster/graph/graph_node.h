@@ -49,7 +49,7 @@ struct GraphNode {
   std::vector<GraphNode*> control;  ///< nodes that run before it
   std::string device;               ///< as it was asked for
   GraphNode* colocated = nullptr;   ///< a node whose device it shares
-  int32_t depth = 0;  ///< how often the longest way to it goes from task to task (partitioner.h)
+  int32_t depth = 0;   ///< how often the longest way to it goes from task to task (partitioner.h)
   int64_t filler = 0;  ///< not 0: it runs with others of this number, when its task has nothing else to do
   SourceLine where;
   std::vector<OutputInfo> outputs;

@@ -1,8 +1,8 @@
 // How a batch is cut into micro-batches: what the loss is made of is copied for each of them, with parts of
-// the batch for its placeholders, and the schedule becomes control dependencies. On stage s of p, counted from
-// 0, the forward pass of micro-batch i runs after the backward pass of micro-batch i - (p - s), so that no
-// stage is further ahead than it has to be for the others to have work. What each task does next then follows
-// from what has come (room runtime).
+// the batch for its placeholders, and the schedule becomes control dependencies. On stage s of p, counted
+// from 0, the forward pass of micro-batch i runs after the backward pass of micro-batch i - (p - s), so that
+// no stage is further ahead than it has to be for the others to have work. What each task does next then
+// follows from what has come (room runtime).
 //
 // Zero bubble. The backward pass of a micro-batch ends at the outputs of the nodes that take parameters; with
 // the gradients of these, each such node gives those of its parameters, as a filler.
@@ -47,8 +47,7 @@ std::vector<GraphNode*> nodes_behind(const Output& output) {
     node->each_input([&left](const Output& input) { left.push_back(input.get()); });
     left.insert(left.end(), node->control.begin(), node->control.end());
   }
-  std::sort(found.begin(), found.end(),
-            [](const GraphNode* a, const GraphNode* b) { return a->id < b->id; });
+  std::sort(found.begin(), found.end(), [](const GraphNode* a, const GraphNode* b) { return a->id < b->id; });
   return found;
 }
 
@@ -69,11 +68,11 @@ class PipelineBuilder {
         nodes_(nodes_behind(loss)) {}
 
   Pipeline build(const optim::Optimizer& optimizer, const Output& lr) {
-    const Scope restored([this, scope = std::exchange(graph_.scope, ""),
-                          devices = std::exchange(graph_.devices, {})] {
-      graph_.scope = scope;
-      graph_.devices = devices;
-    });
+    const Scope restored(
+        [this, scope = std::exchange(graph_.scope, ""), devices = std::exchange(graph_.devices, {})] {
+          graph_.scope = scope;
+          graph_.devices = devices;
+        });
     find_stages();
     split_batches();
     find_parameters();
@@ -127,7 +126,8 @@ class PipelineBuilder {
 
   Output constant(double value) {
     GraphNode& made = make(detail::Operator::find("muster::constant"), "pipeline/scale", stages_.back());
-    made.arguments = {Argument(at::scalar_tensor(value, at::TensorOptions(loss_.dtype().value_or(at::kFloat))))};
+    made.arguments = {
+        Argument(at::scalar_tensor(value, at::TensorOptions(loss_.dtype().value_or(at::kFloat))))};
     detail::set_output(made, loss_.dtype().value_or(at::kFloat), Shape(at::IntArrayRef()));
     return {&made, 0};
   }
@@ -351,7 +351,8 @@ class PipelineBuilder {
       std::vector<Output> given(node.outputs.size());
       for (; next < ends.size() && ends[next].get() == &node; ++next)
         given[static_cast<size_t>(ends[next].index())] = gradients[next];
-      if (std::none_of(given.begin(), given.end(), [](const Output& each) { return each.defined(); })) continue;
+      if (std::none_of(given.begin(), given.end(), [](const Output& each) { return each.defined(); }))
+        continue;
       std::vector<Output> parameters;
       for (const auto& parameter : user.parameters) parameters.push_back(local(copy, parameter));
       const auto found = detail::node_gradients(node, given, parameters, where_);

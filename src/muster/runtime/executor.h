@@ -68,7 +68,7 @@ class Executor {
   c10::IValue value(const Source& source, Frame& frame) const;
   at::Tensor fetched(const Source& source, const Frame& frame) const;
 
-  const std::shared_ptr<const Program> program_;            // shared: several sessions may run one
+  const std::shared_ptr<const Program> program_;  // shared: several sessions may run one
   TensorMemory& memory_;
   std::unordered_map<uint32_t, const Received*> received_;  // by key
   Mutex mutex_;

@@ -20,7 +20,8 @@ constexpr int64_t kSamples = 24;
 struct StagedNetImpl : torch::nn::Module {
   explicit StagedNetImpl(int stages, bool with_norm = false) {
     for (int i = 0; i < stages; ++i) {
-      auto part = torch::nn::Sequential(torch::nn::Linear(6, 10), torch::nn::Tanh(), torch::nn::Linear(10, 6));
+      auto part =
+          torch::nn::Sequential(torch::nn::Linear(6, 10), torch::nn::Tanh(), torch::nn::Linear(10, 6));
       if (with_norm) part->push_back(torch::nn::BatchNorm1d(6));
       parts.push_back(register_module("part" + std::to_string(i), part));
     }
@@ -159,8 +160,8 @@ TEST(Pipeline, RunningStatisticsAreThoseOfALoopOverMicroBatches) {
   const auto traced = trace(graph, net, {torch::zeros({2, 6})});
   place(graph, table(2));
   const Output t = graph.placeholder("t", torch::kFloat, {kBatch, 6});
-  const Pipeline pipeline = minimize_in_pipeline(
-      optim::SGD({.lr = 0.1}), ops::mse_loss(traced.outputs[0], t), {.micro_batches = 4});
+  const Pipeline pipeline = minimize_in_pipeline(optim::SGD({.lr = 0.1}), ops::mse_loss(traced.outputs[0], t),
+                                                 {.micro_batches = 4});
   Session session(cluster.target(), graph, {.secret = "test"});
   session.run({}, {}, {graph.initializer()});
   torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -213,7 +214,9 @@ TEST(Pipeline, WhatCanNotBeIsRefusedByName) {
   EXPECT_THAT(refused([&] { static_cast<void>(pipeline.batch(w)); }), HasSubstr("w:0"));
   Session session("local", graph);
   session.run({}, {}, {graph.initializer()});
-  EXPECT_THAT(refused([&] { session.run({}, {{pipeline.batch(x), torch::ones({6, 6})}}, {pipeline.train}); }),
+  EXPECT_THAT(refused([&] {
+                session.run({}, {{pipeline.batch(x), torch::ones({6, 6})}}, {pipeline.train});
+              }),
               HasSubstr("expected [4N, 6]"));
 }
 

@@ -62,8 +62,11 @@ struct Server::State {
     const detail::Address& address = spec.address(task);
     const auto tasks = spec.tasks();
     const auto number = std::find(tasks.begin(), tasks.end(), task) - tasks.begin();
-    worker.emplace(detail::Worker::Options{
-        .task = task, .number = static_cast<uint32_t>(number), .host = address.host, .secret = secret, .shares_memory = shares_memory});
+    worker.emplace(detail::Worker::Options{.task = task,
+                                           .number = static_cast<uint32_t>(number),
+                                           .host = address.host,
+                                           .secret = secret,
+                                           .shares_memory = shares_memory});
     streams.emplace(address, secret, worker->self(),
                     detail::RuntimeStreams::Handler{
                         .requested = [this](uint64_t stream,

@@ -310,9 +310,8 @@ TEST(Server, AddsUpTheGradientsOfAllUsersOnAnotherTaskOnce) {
       loss = ops::sum(ops::add(ops::exp(once), ops::sigmoid(hidden)));
     }
     const auto found = gradients({loss}, {w, hidden});
-    Session session(
-        target, graph,
-        {.join_gradients = join, .private_variables = target != "local", .secret = "test"});
+    Session session(target, graph,
+                    {.join_gradients = join, .private_variables = target != "local", .secret = "test"});
     session.run({}, {}, {graph.initializer()});
     const auto results = session.run(found, {{x, given}});
     return torch::cat({results[0], results[1]});

@@ -6,6 +6,7 @@
 
 #include "muster/net/reserved_port.h"
 #include "muster/ops.h"
+#include "muster/pipeline.h"
 #include "muster/server.h"
 #include "muster/session.h"
 #include "muster/trace.h"
@@ -103,7 +104,12 @@ void FirstRunOfAChain(benchmark::State& state) {
     benchmark::DoNotOptimize(session.run({y}, {{x, torch::ones({4})}}));
   }
 }
-BENCHMARK(FirstRunOfAChain)->Arg(10'000)->Arg(100'000)->Arg(1'000'000)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(FirstRunOfAChain)
+    ->Arg(10'000)
+    ->Arg(100'000)
+    ->Arg(1'000'000)
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
 
 // Tasks of a cluster in this process: what is measured is how they talk, as between processes of one host.
 class BenchCluster {
@@ -160,6 +166,73 @@ void ThereAndBack(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * 2 * state.range(0));
 }
 BENCHMARK(ThereAndBack)->Arg(4)->Arg(64 << 20)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+// Two equal stages that compute for long, as a pipeline of 8 micro-batches on two tasks, and as one batch on
+// one. To be run with OMP_NUM_THREADS=1: a stage has one core.
+constexpr int64_t kWidth = 512;
+constexpr int64_t kSamples = 4096;
+
+struct TwoStagesImpl : torch::nn::Module {
+  TwoStagesImpl() {
+    for (auto* stage : {&first, &second}) {
+      for (int i = 0; i < 8; ++i) {
+        (*stage)->push_back(torch::nn::Linear(kWidth, kWidth));
+        (*stage)->push_back(torch::nn::ReLU());
+      }
+    }
+    register_module("first", first);
+    register_module("second", second);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second->forward(first->forward(x)); }
+
+  torch::nn::Sequential first, second;
+};
+TORCH_MODULE(TwoStages);
+
+struct DeepNet {
+  explicit DeepNet(Graph& graph) {
+    torch::manual_seed(1);
+    TwoStages net;
+    traced = trace(graph, net, {torch::zeros({2, kWidth})});
+    labels = graph.placeholder("labels", at::kFloat, {kBatch, kWidth});
+    loss = ops::mse_loss(traced.outputs[0], labels);
+  }
+
+  TracedModule traced;
+  Output labels;
+  Output loss;
+};
+
+void run_deep_net(benchmark::State& state, const std::string& target, Graph& graph, const Output& input,
+                  const Output& labels, const Output& loss, const Node& train) {
+  Session session(target, graph, {.secret = "bench"});
+  session.run({}, {}, {graph.initializer()});
+  const Callable step = session.make_callable({input, labels}, {loss}, {train});
+  const std::vector<torch::Tensor> batch = {torch::rand({kSamples, kWidth}), torch::rand({kSamples, kWidth})};
+  for (auto _ : state) benchmark::DoNotOptimize(step(batch));
+}
+
+void DeepNetOnOneTask(benchmark::State& state) {
+  const BenchCluster cluster(1);
+  Graph graph;
+  const DeepNet net(graph);
+  const Node train = minimize(optim::SGD({.lr = 0.01}), net.loss);
+  run_deep_net(state, cluster.target(), graph, net.traced.inputs[0], net.labels, net.loss, train);
+}
+BENCHMARK(DeepNetOnOneTask)->UseRealTime()->MinTime(3)->Unit(benchmark::kMillisecond);
+
+void DeepNetInAPipeline(benchmark::State& state) {
+  const BenchCluster cluster(2);
+  Graph graph;
+  const DeepNet net(graph);
+  place(graph, {{"first*", "/job:task/task:0"}, {"second*", "/job:task/task:1"}});
+  const Pipeline pipeline =
+      minimize_in_pipeline(optim::SGD({.lr = 0.01}), net.loss,
+                           {.micro_batches = 8, .schedule = static_cast<PipelineSchedule>(state.range(0))});
+  run_deep_net(state, cluster.target(), graph, pipeline.batch(net.traced.inputs[0]),
+               pipeline.batch(net.labels), pipeline.loss, pipeline.train);
+}
+BENCHMARK(DeepNetInAPipeline)->DenseRange(0, 2)->UseRealTime()->MinTime(3)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace muster

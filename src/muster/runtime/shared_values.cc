@@ -49,8 +49,7 @@ std::shared_ptr<SharedValues> SharedValues::exchange(Connection& connection, Tas
   const uint64_t ours = memory.arena()->offset_of(borrowed->words);
   connection.send_descriptor(memory.arena()->fd(), deadline, check);
   connection.send(&ours, sizeof(ours), deadline, check);
-  borrowed->theirs =
-      Arena::open(connection.receive_descriptor(deadline, check), Arena::Access::kReadOnly);
+  borrowed->theirs = Arena::open(connection.receive_descriptor(deadline, check), Arena::Access::kReadOnly);
   uint64_t theirs = 0;
   connection.receive(&theirs, sizeof(theirs), deadline, check);
   const size_t capacity = borrowed->theirs->capacity();

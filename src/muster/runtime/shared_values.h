@@ -103,8 +103,8 @@ class SharedValues {
   std::atomic<bool> ended_here_{false};
 
   Mutex mutex_;
-  std::vector<Lent> lent_ MUSTER_GUARDED_BY(mutex_);         // by slot
-  std::vector<uint32_t> in_use_ MUSTER_GUARDED_BY(mutex_);   // slots
+  std::vector<Lent> lent_ MUSTER_GUARDED_BY(mutex_);          // by slot
+  std::vector<uint32_t> in_use_ MUSTER_GUARDED_BY(mutex_);    // slots
   std::vector<uint32_t> are_free_ MUSTER_GUARDED_BY(mutex_);  // slots
 };
 

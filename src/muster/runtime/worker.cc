@@ -32,7 +32,8 @@ std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, TaskMemory& memory, con
     return std::make_shared<StepLink>(
         endpoint.connect(Address::parse(peer.address()), kind + random_token(), deadline),
         StepLink::Options{.memory = &memory});
-  Connection connection = endpoint.connect_local(peer.local_name(), kind + kShared + random_token(), deadline);
+  Connection connection =
+      endpoint.connect_local(peer.local_name(), kind + kShared + random_token(), deadline);
   auto shared = SharedValues::exchange(connection, memory, deadline);
   return std::make_shared<StepLink>(
       std::move(connection),
@@ -76,7 +77,9 @@ class Worker::Exchange final : public StepExchange {
 };
 
 Worker::Worker(const Options& options)
-    : options_(options), memory_(options.shares_memory), endpoint_({.host = options.host, .secret = options.secret}) {
+    : options_(options),
+      memory_(options.shares_memory),
+      endpoint_({.host = options.host, .secret = options.secret}) {
   self_.set_number(options.number);
   self_.set_task(options.task.to_string());
   self_.set_address(endpoint_.address().to_string());
@@ -129,8 +132,8 @@ void Worker::open(const std::string& name, Connection connection) {
   std::shared_ptr<StepLink> link;
   try {
     StepLink::Options options{.memory = &memory_};
-    const bool is_shared =
-        name.starts_with(std::string(kClientChannel) + kShared) || name.starts_with(std::string(kPeerChannel) + kShared);
+    const bool is_shared = name.starts_with(std::string(kClientChannel) + kShared) ||
+                           name.starts_with(std::string(kPeerChannel) + kShared);
     if (is_shared)
       options.shared = SharedValues::exchange(connection, memory_, Deadline::after(kConnectTimeout), [this] {
         const MutexLock lock(mutex_);

@@ -14,8 +14,8 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/testing/rank_group.h"
 #include "muster/tensor/tensor_memory.h"
+#include "muster/testing/rank_group.h"
 
 namespace muster::detail {
 namespace {
