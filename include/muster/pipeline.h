@@ -38,6 +38,7 @@ enum class PipelineSchedule {
 struct PipelineOptions {
   int micro_batches = 8;
   PipelineSchedule schedule = PipelineSchedule::kZeroBubble;
+  bool loss_is_sum = false;  ///< The loss is a sum over the batch; otherwise it is a mean.
 };
 
 /// What a run of training feeds, fetches and runs.
@@ -45,7 +46,7 @@ struct Pipeline {
   /// The placeholders of the loss that have the batch as their first dimension, and those that stand for
   /// whole batches instead: their first size is a multiple of the number of micro-batches.
   std::vector<std::pair<Output, Output>> batches;
-  Output loss;  ///< The mean of the micro-batches' losses.
+  Output loss;  ///< Of the whole batch: the mean of the micro-batches' losses, or their sum.
   Node train;
 
   /// The placeholder of whole batches for one of the loss. Throws InvalidArgument where there is none.
@@ -57,10 +58,11 @@ struct Pipeline {
 /// node, and for what is no device.
 void place(Graph& graph, const std::vector<std::pair<std::string, std::string>>& devices);
 
-/// Adds nodes that compute the loss, a mean over the batch, for each micro-batch, and the update of all
-/// trainable variables that it depends on. A stage is what has the same device; a node without one belongs to
-/// the stage of what it takes. `lr`, a scalar, is the learning rate of a step, where it is given. Throws
-/// InvalidArgument where the loss is no scalar, depends on no variable, or on no placeholder with a batch.
+/// Adds nodes that compute the loss for each micro-batch, and the update of all trainable variables that it
+/// depends on. The loss is a mean over the batch unless the options say that it is a sum. A stage is what has
+/// the same device; a node without one belongs to the stage of what it takes. `lr`, a scalar, is the learning
+/// rate of a step, where it is given. Throws InvalidArgument where the loss is no scalar, depends on no
+/// variable, or on no placeholder with a batch.
 Pipeline minimize_in_pipeline(const optim::Optimizer& optimizer, const Output& loss,
                               const PipelineOptions& options = {}, const Output& lr = {},
                               std::source_location where = std::source_location::current());

@@ -62,7 +62,8 @@ struct ParameterGroup {
   std::vector<torch::Tensor> parameters;  ///< The parameters themselves, beside those that `names` finds.
   std::optional<double> lr;               ///< Their learning rate, before schedules; empty: the optimizer's.
   std::optional<double> weight_decay;     ///< Their weight decay; empty: the optimizer's.
-  /// The Trainer sets requires_grad to false when it is made. Set it to true to train them from then on.
+  /// The Trainer sets requires_grad to false when it is made. Set it to true to train them from then on;
+  /// with parameter servers that is refused.
   bool frozen = false;
 };
 

@@ -76,7 +76,7 @@ class PipelineBuilder {
     find_stages();
     split_batches();
     find_parameters();
-    scale_ = constant(1.0 / static_cast<double>(micro_batches_));
+    scale_ = constant(options_.loss_is_sum ? 1.0 : 1.0 / static_cast<double>(micro_batches_));
     Output total;
     const auto add_loss = [&](const Output& loss) {
       total = total.defined() ? add("aten::add.Tensor", {total, loss}, stages_.back()) : loss;
@@ -466,7 +466,7 @@ Pipeline minimize_in_pipeline(const optim::Optimizer& optimizer, const Output& l
     raise<InvalidArgument>("{}: there are {} micro-batches; expected 1 or more", subject,
                            options.micro_batches);
   if (loss.shape().known() && !loss.shape().sizes().empty())
-    raise<InvalidArgument>("{}: the loss, {}, has the shape {}; expected a scalar, the mean over the batch",
+    raise<InvalidArgument>("{}: the loss, {}, has the shape {}; expected a scalar, over the whole batch",
                            subject, loss.name(), loss.shape().to_string());
   return PipelineBuilder(loss, options, where).build(optimizer, lr);
 }

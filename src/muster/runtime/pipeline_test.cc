@@ -150,6 +150,24 @@ TEST(Pipeline, TiedWeightsGetTheGradientsOfAllStages) {
   }
 }
 
+TEST(Pipeline, ALossMayBeASumOverTheBatch) {
+  const Data data;
+  const auto trained_by = [&](bool in_pipeline) {
+    torch::manual_seed(4);
+    Graph graph;
+    const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
+    const Output t = graph.placeholder("t", torch::kFloat, {kBatch, 6});
+    const Output w = graph.variable("w", torch::randn({6, 6}));
+    const Output loss = ops::mse_loss(ops::matmul(x, w), t, at::Reduction::Sum);
+    const auto optimizer = optim::SGD({.lr = 0.001});
+    if (!in_pipeline) return trained("local", graph, x, t, loss, minimize(optimizer, loss), data);
+    const Pipeline pipeline =
+        minimize_in_pipeline(optimizer, loss, {.micro_batches = 4, .loss_is_sum = true});
+    return trained("local", graph, pipeline.batch(x), pipeline.batch(t), pipeline.loss, pipeline.train, data);
+  };
+  expect_near(trained_by(true), trained_by(false));
+}
+
 // Each micro-batch is a batch to a batch norm; what it keeps of them is as in a loop over them.
 TEST(Pipeline, RunningStatisticsAreThoseOfALoopOverMicroBatches) {
   torch::manual_seed(3);

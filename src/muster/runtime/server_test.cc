@@ -322,6 +322,32 @@ TEST(Server, AddsUpTheGradientsOfAllUsersOnAnotherTaskOnce) {
   EXPECT_TRUE(gradient(cluster.target(), false).allclose(expected));
 }
 
+TEST(Server, LargeValuesGoOverSocketsWhereMemoryIsNotShared) {
+  for (const bool is_shared : {true, false}) {
+    const TestServers cluster(2, /*start=*/true, is_shared);
+    Graph graph;
+    const Output x = graph.placeholder("x", torch::kFloat, {300, 1000});
+    const Output v = graph.variable("v", torch::zeros({300, 1000}));
+    Output there;
+    {
+      const auto device = graph.with_device("/job:task/task:1");
+      there = ops::mul(ops::add(x, v), 2);
+    }
+    const Output assigned = graph.assign(v, ops::sub(there, 1));
+    Session session(cluster.target(), graph, {.private_variables = true, .secret = "test"});
+    session.run({}, {}, {graph.initializer()});
+    const torch::Tensor given = torch::randn({300, 1000});
+    torch::Tensor expected = torch::zeros({300, 1000});
+    for (int i = 0; i < 3; ++i) {
+      expected = (given + expected) * 2 - 1;
+      torch::Tensor found = session.run({assigned}, {{x, given}}).front();
+      EXPECT_TRUE(found.equal(expected)) << is_shared;
+      found.zero_();  // what was fetched is the caller's
+    }
+    EXPECT_TRUE(session.run({v}).front().equal(expected)) << is_shared;
+  }
+}
+
 TEST(Server, MayBeAskedWhileItStarts) {
   const detail::ReservedPort port("127.0.0.1");
   const std::string address = fmt::format("127.0.0.1:{}", port.port());

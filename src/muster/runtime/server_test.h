@@ -17,7 +17,8 @@ namespace muster {
 /// Tasks of the job "task", all in this process.
 class TestServers {
  public:
-  explicit TestServers(int tasks, bool start = true) {
+  explicit TestServers(int tasks, bool start = true, bool shared_memory = true)
+      : shared_memory_(shared_memory) {
     std::vector<std::string> addresses;
     for (int i = 0; i < tasks; ++i) {
       ports_.emplace_back("127.0.0.1");
@@ -29,8 +30,8 @@ class TestServers {
   }
 
   void start(int task) {
-    servers_[static_cast<size_t>(task)] =
-        std::make_unique<Server>(*spec_, "task", task, Server::Options{.secret = "test"});
+    servers_[static_cast<size_t>(task)] = std::make_unique<Server>(
+        *spec_, "task", task, Server::Options{.secret = "test", .shared_memory = shared_memory_});
   }
   void kill(int task) { servers_[static_cast<size_t>(task)].reset(); }
 
@@ -39,6 +40,7 @@ class TestServers {
   }
 
  private:
+  const bool shared_memory_;
   std::vector<detail::ReservedPort> ports_;
   std::optional<ClusterSpec> spec_;
   std::vector<std::unique_ptr<Server>> servers_;
