@@ -1,7 +1,9 @@
 // Trains a small net on MNIST by between-graph replication: each worker is a client with the same graph, its
-// variables are on the parameter servers, and each worker applies its gradients there as soon as it has them.
+// variables are on the parameter servers, and each worker applies its gradients there as soon as it has them,
+// or, with --sync, together with those of the others.
 //
 //   muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist
+//   muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist --sync
 
 #include "examples/mnist_data.h"
 #include <CLI/CLI.hpp>
@@ -12,7 +14,17 @@
 #include "muster/monitored_session.h"
 #include "muster/ops.h"
 #include "muster/server.h"
+#include "muster/sync_replicas.h"
 #include "muster/trace.h"
+
+struct Flags {
+  int64_t steps = 1000;
+  int64_t batch = 32;
+  double lr = 0.05;
+  bool sync = false;
+  int replicas_to_aggregate = 0;
+  std::string folder;
+};
 
 torch::nn::Sequential make_net() {
   torch::manual_seed(1);
@@ -20,7 +32,7 @@ torch::nn::Sequential make_net() {
                                torch::nn::Linear(128, 10));
 }
 
-void train(const muster::Server& server, const std::string& folder, int64_t steps, int64_t batch, double lr) {
+void train(const muster::Server& server, const Flags& flags) {
   muster::Graph graph;
   muster::TracedModule net;
   muster::Output labels, loss, step;
@@ -33,16 +45,24 @@ void train(const muster::Server& server, const std::string& folder, int64_t step
     net = muster::trace(graph, module, {torch::zeros({2, 1, 28, 28})});
     labels = graph.placeholder("labels", torch::kLong, {muster::kBatch});
     loss = muster::ops::cross_entropy_loss(net.outputs[0], labels);
-    step = muster::count_step(graph, muster::minimize(muster::optim::SGD({.lr = lr}), loss));
+    const muster::optim::SGD optimizer({.lr = flags.lr});
+    if (flags.sync) {
+      step = muster::minimize_synchronously(graph, optimizer, loss,
+                                            {.replicas_to_aggregate = flags.replicas_to_aggregate,
+                                             .total_num_replicas = static_cast<int>(jobs.at("worker").size()),
+                                             .replica = server.task()});
+    } else {
+      step = muster::count_step(graph, muster::minimize(optimizer, loss));
+    }
   }
 
-  const auto training = examples::load_mnist(folder, /*train=*/true);
-  const auto test = examples::load_mnist(folder, /*train=*/false);
+  const auto training = examples::load_mnist(flags.folder, /*train=*/true);
+  const auto test = examples::load_mnist(flags.folder, /*train=*/false);
   torch::manual_seed(server.task() + 1);  // each worker draws other batches
 
-  muster::MonitoredSession session(server, graph, {.step = step, .last_step = steps});
+  muster::MonitoredSession session(server, graph, {.step = step, .last_step = flags.steps});
   while (!session.should_stop()) {
-    const torch::Tensor drawn = torch::randint(training.size(), {batch});
+    const torch::Tensor drawn = torch::randint(training.size(), {flags.batch});
     const auto results = session.run({loss}, {{net.inputs[0], training.images.index_select(0, drawn)},
                                               {labels, training.labels.index_select(0, drawn)}});
     if (session.is_chief() && session.step() % 100 < 2) {
@@ -59,23 +79,23 @@ void train(const muster::Server& server, const std::string& folder, int64_t step
 }
 
 int main(int argc, char** argv) {
-  int64_t steps = 1000;
-  int64_t batch = 32;
-  double lr = 0.05;
-  std::string folder;
+  Flags flags;
   CLI::App app{"Trains a small net on MNIST: each worker is a client of its own"};
-  app.add_option("--steps", steps, "steps of all workers together")->capture_default_str();
-  app.add_option("--batch", batch, "samples a step")->capture_default_str();
-  app.add_option("--lr", lr, "learning rate")->capture_default_str();
-  app.add_option("--data", folder,
+  app.add_option("--steps", flags.steps, "steps of all workers together")->capture_default_str();
+  app.add_option("--batch", flags.batch, "samples a step")->capture_default_str();
+  app.add_option("--lr", flags.lr, "learning rate")->capture_default_str();
+  app.add_flag("--sync", flags.sync, "average the gradients of the workers, and apply them together");
+  app.add_option("--replicas-to-aggregate", flags.replicas_to_aggregate,
+                 "with --sync: how many gradients make a step; default: one of each worker");
+  app.add_option("--data", flags.folder,
                  "folder with the IDX files; default: the fetched set, else the shipped subset");
   CLI11_PARSE(app, argc, argv);
-  if (folder.empty()) folder = examples::fetched_mnist().value_or(MUSTER_SHIPPED_MNIST);
+  if (flags.folder.empty()) flags.folder = examples::fetched_mnist().value_or(MUSTER_SHIPPED_MNIST);
 
   try {
     muster::Server server = muster::Server::of_environment();
     if (server.job() == "worker") {
-      train(server, folder, steps, batch, lr);
+      train(server, flags);
     } else {
       server.join();
     }

@@ -221,15 +221,26 @@ TEST(SessionProcesses, BetweenGraphReplicationTrains) {
   EXPECT_THAT(result.output, ContainsRegex("after 100[0-9] steps: accuracy (89|9[0-9])"));
 }
 
+TEST(SessionProcesses, SynchronousReplicasTrain) {
+  ProcessCluster cluster;
+  const int job = cluster.start(
+      {.command = {beside_self("muster"), "run", "--workers", "2", "--ps", "2", "--strategy", "none", "--",
+                   beside_self("between_graph_mnist"), "--sync", "--steps", "500"}});
+  const auto result = cluster.wait(job, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("after 500 steps: accuracy (8[5-9]|9[0-9])"));
+}
+
 // Each started by hand, as by any launcher that does not end all when one does.
-TEST(SessionProcesses, AWorkerThatDiesLeavesTheOthersRunning) {
+void expect_others_go_on_when_a_worker_dies(std::vector<std::string> flags) {
   ProcessCluster cluster;
   std::vector<ReservedPort> ports;
   for (int i = 0; i < 3; ++i) ports.emplace_back("127.0.0.1");
   const auto address = [&ports](size_t i) { return fmt::format("\"127.0.0.1:{}\"", ports[i].port()); };
+  flags.insert(flags.begin(), {beside_self("between_graph_mnist"), "--steps", "3000"});
   const auto start = [&](const char* job, int task) {
     return cluster.start(
-        {.command = {beside_self("between_graph_mnist"), "--steps", "3000"},
+        {.command = flags,
          .environment = {
              {"MUSTER_SECRET", "test"},
              {"OMP_NUM_THREADS", "1"},
@@ -248,6 +259,14 @@ TEST(SessionProcesses, AWorkerThatDiesLeavesTheOthersRunning) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, ContainsRegex("after 300[01] steps: accuracy 9"));
   EXPECT_EQ(cluster.wait(ps, soon()).exit_code, 0) << "the chief stops it";
+}
+
+TEST(SessionProcesses, AWorkerThatDiesLeavesTheOthersRunning) {
+  expect_others_go_on_when_a_worker_dies({});
+}
+
+TEST(SessionProcesses, AReplicaThatDiesLeavesTheOthersRunning) {
+  expect_others_go_on_when_a_worker_dies({"--sync"});
 }
 
 TEST(SessionProcesses, BadCommandLinesAreRefused) {

@@ -46,7 +46,7 @@ struct SessionHook {
 class MonitoredSession {
  public:
   struct Options {
-    Output step;            ///< What count_step() gave: each run() runs it.
+    Output step;            ///< What count_step() or minimize_synchronously() gave: each run() runs it.
     int64_t last_step = 0;  ///< Training ends when the global step has reached it; 0: when you say so.
     std::vector<SessionHook> hooks;
 

@@ -26,6 +26,7 @@
 #include "muster/session.h"
 #include "muster/shard.h"
 #include "muster/sync_batch_norm.h"
+#include "muster/sync_replicas.h"
 #include "muster/tensor_collectives.h"
 #include "muster/trace.h"
 #include "muster/trainer.h"

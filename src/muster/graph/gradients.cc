@@ -24,7 +24,8 @@ bool may_have_gradient(const Output& output) {
   return !info.dtype || at::isFloatingType(*info.dtype) || at::isComplexType(*info.dtype);
 }
 
-std::vector<Output> variables_behind(const Output& loss) {
+std::vector<Output> variables_behind(const Output& loss, const std::string& subject) {
+  if (!loss.defined()) raise<InvalidArgument>("{}: the loss is undefined", subject);
   std::set<int64_t> seen;
   std::vector<GraphNode*> left = {loss.get()};
   while (!left.empty()) {
@@ -41,6 +42,7 @@ std::vector<Output> variables_behind(const Output& loss) {
     if (is_trainable && seen.contains(variable->id) && may_have_gradient({variable, 0}))
       found.emplace_back(variable, 0);
   }
+  if (found.empty()) raise<InvalidArgument>("{}: {} depends on no trainable variable", subject, loss.name());
   return found;
 }
 
@@ -203,6 +205,31 @@ std::vector<Output> detail::node_gradients(GraphNode& node, const std::vector<Ou
   return GradientBuilder(*node.graph, where).build(node, gradients, inputs);
 }
 
+namespace detail {
+
+void check_updated(const Output& variable, const std::string& subject) {
+  if (!variable.defined() || variable.get()->op->kind() != OperatorKind::kVariable)
+    raise<InvalidArgument>("{}: {} is no variable", subject, variable.name());
+  if (variable.dtype() != at::kFloat && variable.dtype() != at::kDouble)
+    raise<InvalidArgument>("{}: the variable '{}' is of type {}; expected float32 or float64", subject,
+                           variable.node().name(), c10::toString(*variable.dtype()));
+}
+
+GraphNode& make_beside(const Output& variable, const char* op, const std::string& name,
+                       std::source_location where) {
+  GraphNode& node = variable.get()->graph->make(Operator::find(op), name, /*is_name_given=*/false, where);
+  node.colocated = variable.get();
+  node.device = variable.get()->device;
+  return node;
+}
+
+void set_replica_output(GraphNode& node) {
+  set_output(node, at::kLong,
+             node.op->kind() == OperatorKind::kNextToken ? Shape(at::IntArrayRef()) : Shape());
+}
+
+}  // namespace detail
+
 std::vector<Output> gradients(const std::vector<Output>& y, const std::vector<Output>& x,
                               const std::vector<Output>& y_gradients, std::source_location where) {
   const std::string subject = fmt::format("gradients ({})", detail::describe(where));
@@ -238,20 +265,14 @@ Node apply_gradients(const optim::Optimizer& optimizer, const std::vector<Output
   std::vector<GraphNode*> updates;
   for (size_t i = 0; i < variables.size(); ++i) {
     const Output& variable = variables[i];
-    if (!variable.defined() || variable.get()->op->kind() != OperatorKind::kVariable)
-      raise<InvalidArgument>("{}: {} is no variable", subject, variable.name());
+    detail::check_updated(variable, subject);
     if (!gradients[i].defined())
       raise<InvalidArgument>("{}: the variable '{}' is given an undefined gradient", subject,
                              variable.node().name());
-    if (variable.dtype() != at::kFloat && variable.dtype() != at::kDouble)
-      raise<InvalidArgument>("{}: the variable '{}' is of type {}; expected float32 or float64", subject,
-                             variable.node().name(), c10::toString(*variable.dtype()));
-    GraphNode& node = graph.make(detail::Operator::find("muster::update"), variable.node().name() + "/update",
-                                 /*is_name_given=*/false, where);
+    GraphNode& node =
+        detail::make_beside(variable, "muster::update", variable.node().name() + "/update", where);
     node.arguments = {Argument(variable), Argument(gradients[i]), Argument(rule),
                       lr.defined() ? Argument(lr) : Argument(c10::IValue())};
-    node.colocated = variable.get();
-    node.device = variable.get()->device;
     updates.push_back(&node);
   }
   GraphNode& all =
@@ -262,12 +283,8 @@ Node apply_gradients(const optim::Optimizer& optimizer, const std::vector<Output
 
 Node minimize(const optim::Optimizer& optimizer, const Output& loss, const Output& lr,
               std::source_location where) {
-  if (!loss.defined())
-    raise<InvalidArgument>("minimize ({}): the loss is undefined", detail::describe(where));
-  const auto variables = detail::variables_behind(loss);
-  if (variables.empty())
-    raise<InvalidArgument>("minimize ({}): {} depends on no trainable variable", detail::describe(where),
-                           loss.name());
+  const auto variables =
+      detail::variables_behind(loss, fmt::format("minimize ({})", detail::describe(where)));
   return apply_gradients(optimizer, gradients({loss}, variables, {}, where), variables, lr, where);
 }
 

@@ -3,6 +3,7 @@
 // Derivatives as nodes, for those who build graphs in this room. Pure functions of the graph.
 
 #include <source_location>
+#include <string>
 #include <vector>
 
 #include "muster/graph/graph_node.h"
@@ -18,8 +19,12 @@ std::vector<Output> gradients_or_none(const std::vector<Output>& y, const std::v
 std::vector<Output> node_gradients(GraphNode& node, const std::vector<Output>& gradients,
                                    const std::vector<Output>& inputs, std::source_location where);
 
-/// The trainable variables that an output depends on by ways that can be differentiated.
-std::vector<Output> variables_behind(const Output& loss);
+/// The trainable variables that a loss depends on by ways that can be differentiated. Throws InvalidArgument
+/// where there are none; `subject` begins the message.
+std::vector<Output> variables_behind(const Output& loss, const std::string& subject);
+
+/// Throws InvalidArgument for what is no variable, and for one of a type that update rules do not take.
+void check_updated(const Output& variable, const std::string& subject);
 
 /// Whether it may be a tensor that has a gradient.
 bool may_have_gradient(const Output& output);

@@ -112,6 +112,13 @@ Output differentiated(const Output& gradient);
 /// message.
 void check_assignment(const Output& variable, const Output& value, const std::string& subject);
 
+/// A node that changes the variable, or goes with it, on its task.
+GraphNode& make_beside(const Output& variable, const char* op, const std::string& name,
+                       std::source_location where);
+
+/// Says what is known of the result of a node muster::push or muster::next_token.
+void set_replica_output(GraphNode& node);
+
 /// Says what is known of a node's one result: a tensor of this type and shape.
 void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape);
 

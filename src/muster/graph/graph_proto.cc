@@ -352,18 +352,29 @@ class GraphReader {
       case OperatorKind::kRead:
       case OperatorKind::kAssign:
       case OperatorKind::kAssignAdd:
-      case OperatorKind::kUpdate: {
+      case OperatorKind::kUpdate:
+      case OperatorKind::kCarryOut: {
         const Output variable = variable_of(node);
-        if (node.op->kind() != OperatorKind::kUpdate) set_output(node, variable.dtype(), variable.shape());
+        const bool has_rule =
+            node.op->kind() == OperatorKind::kUpdate || node.op->kind() == OperatorKind::kCarryOut;
+        if (!has_rule) set_output(node, variable.dtype(), variable.shape());
         if (node.op->kind() == OperatorKind::kAssign || node.op->kind() == OperatorKind::kAssignAdd)
           check_assignment(variable, node.arguments[1].outputs().front(), subject_);
-        if (node.op->kind() == OperatorKind::kUpdate)
-          static_cast<void>(parse_rule(node.arguments[2].value().toStringRef()));
+        if (has_rule) static_cast<void>(parse_rule(node.arguments[2].value().toStringRef()));
         break;
       }
       case OperatorKind::kIsInitialized:
         static_cast<void>(variable_of(node));
         set_output(node, at::kBool, Shape(at::IntArrayRef()));
+        break;
+      case OperatorKind::kAccumulate:
+        static_cast<void>(variable_of(node));
+        break;
+      case OperatorKind::kPush:
+      case OperatorKind::kNextToken:
+        if (variable_of(node).dtype() != at::kLong)
+          raise<InvalidArgument>("{}: it counts steps in what is no integer", subject_);
+        set_replica_output(node);
         break;
       case OperatorKind::kGradient:
         set_gradient(node);

@@ -34,6 +34,16 @@ constexpr std::array kOwnOperators = {
     OwnOperator{OperatorKind::kIsInitialized, "muster::is_initialized(Tensor(a!) variable) -> Tensor"},
     OwnOperator{OperatorKind::kUpdate,
                 "muster::update(Tensor(a!) variable, Tensor gradient, str rule, Tensor? lr) -> ()"},
+    OwnOperator{OperatorKind::kAccumulate,
+                "muster::accumulate(Tensor(a!) variable, Tensor gradient, int replica, str group) -> ()"},
+    OwnOperator{OperatorKind::kPush,
+                "muster::push(Tensor(a!) global_step, Tensor lr, int replica, int replicas, int aggregate, "
+                "str group) -> Tensor"},
+    OwnOperator{OperatorKind::kCarryOut,
+                "muster::carry_out(Tensor(a!) variable, Tensor commands, str rule, str group) -> ()"},
+    OwnOperator{OperatorKind::kNextToken,
+                "muster::next_token(Tensor(a!) global_step, Tensor? commands, int replica, int replicas, int "
+                "aggregate, str group) -> Tensor"},
     OwnOperator{
         OperatorKind::kGradient,
         "muster::gradient(Tensor[] outputs, Tensor?[] gradients, int[] inputs, int call) -> Tensor[]"},

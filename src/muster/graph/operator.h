@@ -32,6 +32,10 @@ enum class OperatorKind {
   kAssignAdd,      ///< adds to a variable, whoever else does
   kIsInitialized,  ///< whether a variable has a value
   kUpdate,         ///< changes a variable by a rule of the room optim
+  kAccumulate,     ///< keeps the gradient of a replica for a variable (muster/sync_replicas.h)
+  kPush,           ///< hands the gradients in, after all were kept; gives what is to be done with them
+  kCarryOut,       ///< does it to a variable
+  kNextToken,      ///< waits for leave to compute the next gradients; gives the global step
   kGradient,       ///< libtorch's derivative of another node
   kSumGradients,   ///< adds up what the users of an output say of its gradient
   kGroup,          ///< does nothing, after others

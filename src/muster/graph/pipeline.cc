@@ -192,10 +192,8 @@ class PipelineBuilder {
   }
 
   void find_parameters() {
-    variables_ = detail::variables_behind(loss_);
-    if (variables_.empty())
-      raise<InvalidArgument>("minimize_in_pipeline ({}): {} depends on no trainable variable",
-                             detail::describe(where_), loss_.name());
+    variables_ =
+        detail::variables_behind(loss_, fmt::format("minimize_in_pipeline ({})", detail::describe(where_)));
     std::unordered_set<const GraphNode*> trained;  // variables, and what comes of nothing but them
     for (const auto& variable : variables_) trained.insert(variable.get());
     for (const auto* node : nodes_) {

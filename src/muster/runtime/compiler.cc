@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/optim/rule_text.h"
+#include "muster/runtime/replica_functions.h"
 
 namespace muster::detail {
 
@@ -339,6 +340,19 @@ void Compiler::emit_node(const GraphNode& node) {
                                {value.is_value() ? constant({}) : source_of(value.outputs().front())}, 0);
       made.detail = static_cast<uint32_t>(program_.sent.size());
       program_.sent.push_back({.key = number_of(node, 1), .task = number_of(node, 2)});
+      break;
+    }
+    case OperatorKind::kAccumulate:
+    case OperatorKind::kPush:
+    case OperatorKind::kCarryOut:
+    case OperatorKind::kNextToken: {
+      const Argument& argument = node.arguments[1];
+      Instruction& made = emit(InstructionKind::kFunction, node,
+                               {argument.is_value() ? constant({}) : source_of(argument.outputs().front())},
+                               static_cast<uint32_t>(node.outputs.size()));
+      made.detail = static_cast<uint32_t>(program_.functions.size());
+      program_.functions.push_back(replica_function(node, container_, options_.session));
+      slots_[node.id] = made.result;
       break;
     }
     case OperatorKind::kReceive:

@@ -224,6 +224,12 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
         case InstructionKind::kSend:
           others->send(program_->sent[each.detail], value(sources[0], frame));
           break;
+        case InstructionKind::kFunction: {
+          if (others != nullptr) others->take_back();
+          auto result = program_->functions[each.detail](value(sources[0], frame), others);
+          if (each.results > 0) frame.slots[each.result] = std::move(result);
+          break;
+        }
       }
       const uint32_t* released = program_->released.data() + each.first_released;
       for (uint32_t i = 0; i < each.released; ++i) frame.slots[released[i]] = {};

@@ -27,6 +27,9 @@ class StepExchange {
  public:
   virtual ~StepExchange() = default;
 
+  /// The number of the step, which no other step of the cluster has.
+  virtual uint64_t step() const = 0;
+
   /// Gives a value to another task. May throw.
   virtual void send(const Sent& sent, const c10::IValue& value) = 0;
 

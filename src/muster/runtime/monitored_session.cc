@@ -15,6 +15,7 @@
 #include "muster/base/task_name.h"
 #include "muster/deadline.h"
 #include "muster/graph/graph_node.h"
+#include "muster/runtime/replica_functions.h"
 #include "muster/runtime/runtime_stream.h"
 #include "muster/runtime/server_secret.h"
 
@@ -52,7 +53,10 @@ struct MonitoredSession::State {
   State(const Server& known_server, Graph& known_graph, const Options& given)
       : server(known_server), graph(known_graph), options(given) {
     if (!options.step.defined())
-      throw InvalidArgument("a MonitoredSession needs Options::step: what count_step() gave");
+      throw InvalidArgument(
+          "a MonitoredSession needs Options::step: what count_step() or "
+          "minimize_synchronously() gave");
+    enter = detail::node_that_enters(options.step);
     is_chief = server.job() == "worker" && server.task() == 0;
     refuse_variables_without_a_job();
     const bool has_servers = server.cluster().jobs().contains("ps");
@@ -129,6 +133,7 @@ struct MonitoredSession::State {
       }
       std::this_thread::sleep_for(kLookEvery);
     }
+    if (enter.defined()) session->run({}, {}, {enter});
     was_ready = true;
     for (const auto& hook : options.hooks) {
       if (hook.begin) hook.begin(*session);
@@ -204,6 +209,7 @@ struct MonitoredSession::State {
   bool is_stopped = false;
   bool is_closed = false;
   int64_t step = 0;
+  Node enter;  // takes the first token of a replica, where the step needs them
   Output ended;
   Output more_ended;
   std::vector<Output> variables;

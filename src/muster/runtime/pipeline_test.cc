@@ -204,7 +204,7 @@ TEST(Pipeline, RunningStatisticsAreThoseOfALoopOverMicroBatches) {
 }
 
 template <typename Function>
-std::string refused(Function function) {
+std::string refused_pipeline(Function function) {
   try {
     function();
   } catch (const InvalidArgument& error) {
@@ -220,19 +220,23 @@ TEST(Pipeline, WhatCanNotBeIsRefusedByName) {
   const Output each = ops::matmul(x, w);
   const Output loss = ops::mean(each);
   const auto optimizer = optim::SGD({.lr = 0.1});
-  EXPECT_THAT(refused([&] { minimize_in_pipeline(optimizer, loss, {.micro_batches = 0}); }),
+  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, loss, {.micro_batches = 0}); }),
               HasSubstr("there are 0 micro-batches"));
-  EXPECT_THAT(refused([&] { minimize_in_pipeline(optimizer, each); }), HasSubstr("expected a scalar"));
-  EXPECT_THAT(refused([&] { minimize_in_pipeline(optimizer, ops::sum(w)); }),
+  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, each); }),
+              HasSubstr("expected a scalar"));
+  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, ops::sum(w)); }),
               HasSubstr("no placeholder whose first dimension is the batch"));
-  EXPECT_THAT(refused([&] { minimize_in_pipeline(optimizer, ops::mean(x)); }),
+  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, ops::mean(x)); }),
               HasSubstr("no trainable variable"));
-  EXPECT_THAT(refused([&] { place(graph, {{"encoder*", "/job:task/task:0"}}); }), HasSubstr("'encoder*'"));
+  EXPECT_THAT(refused_pipeline([&] {
+                place(graph, {{"encoder*", "/job:task/task:0"}});
+              }),
+              HasSubstr("'encoder*'"));
   const Pipeline pipeline = minimize_in_pipeline(optimizer, loss, {.micro_batches = 4});
-  EXPECT_THAT(refused([&] { static_cast<void>(pipeline.batch(w)); }), HasSubstr("w:0"));
+  EXPECT_THAT(refused_pipeline([&] { static_cast<void>(pipeline.batch(w)); }), HasSubstr("w:0"));
   Session session("local", graph);
   session.run({}, {}, {graph.initializer()});
-  EXPECT_THAT(refused([&] {
+  EXPECT_THAT(refused_pipeline([&] {
                 session.run({}, {{pipeline.batch(x), torch::ones({6, 6})}}, {pipeline.train});
               }),
               HasSubstr("expected [4N, 6]"));

@@ -7,6 +7,7 @@
 // A Program does not need its graph any more. It is immutable and thread-safe.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@ struct CompileOptions {
   bool fold_constants = true;
   bool share_subexpressions = true;
   bool join_gradients = true;
+  uint64_t session = 0;  ///< whose program it is, by its number on this task; 0: of one in this process
 };
 
 /// Where an argument comes from.
@@ -54,7 +56,13 @@ enum class InstructionKind : uint8_t {
   kGradient,  ///< autograd over a tape
   kSum,       ///< the sum of the sources that are defined
   kSend,      ///< source 0 goes to another task
+  kFunction,  ///< a function of source 0
 };
+
+class StepExchange;
+
+/// What a node does that is no operator of libtorch's, for one step. Thread-safe; may block.
+using StepFunction = std::function<c10::IValue(const c10::IValue& argument, StepExchange* others)>;
 
 struct Instruction {
   InstructionKind kind = InstructionKind::kCall;
@@ -67,7 +75,7 @@ struct Instruction {
   uint32_t released = 0;        ///< how many slots nobody needs afterwards,
   uint32_t first_released = 0;  ///< in Program::released
   uint32_t detail =
-      0;  ///< which operator, variable, update rule, gradient or send; of a leaf whether it has one
+      0;  ///< which operator, variable, update rule, gradient, send or function; of a leaf whether it has one
   uint32_t node = 0;  ///< which label, for messages
 };
 
@@ -146,6 +154,7 @@ class Program {
   std::vector<OperatorPtr> operators;
   std::vector<Variable*> variables;  ///< of the container, which outlives this
   std::vector<VariableUpdate> updates;
+  std::vector<StepFunction> functions;
   std::vector<GradientPass> gradients;
   std::vector<NodeLabel> nodes;
   std::vector<Feed> feeds;

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
+#include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/shared_values.h"
 
 namespace muster::detail {
@@ -90,6 +91,9 @@ void Variable::update(const UpdateRule& rule, const at::Tensor& gradient, std::o
   });
   value_.unsafeGetTensorImpl()->bump_version();
 }
+
+Container::Container() : replicas_(std::make_unique<Replicas>()) {}
+Container::~Container() = default;
 
 Variable& Container::get(const std::string& name) {
   const MutexLock lock(mutex_);

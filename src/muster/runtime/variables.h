@@ -49,16 +49,25 @@ class Variable {
   int64_t step_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
+class Replicas;
+
 /// Variables that sessions share by name.
 class Container {
  public:
+  Container();
+  ~Container();
+
   /// The variable of this name, which is made, without a value, where there is none. It lives as long as the
   /// container.
   Variable& get(const std::string& name);
 
+  /// What replicas that train the variables together have here (replica_coordinator.h).
+  Replicas& replicas() { return *replicas_; }
+
  private:
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<Variable>> variables_ MUSTER_GUARDED_BY(mutex_);
+  const std::unique_ptr<Replicas> replicas_;  // uses the variables
 };
 
 }  // namespace muster::detail

@@ -1,6 +1,7 @@
 #include "muster/runtime/worker.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "muster/graph/graph_proto.h"
 #include "muster/net/host.h"
 #include "muster/runtime/received_graph.h"
+#include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/step_status.h"
 
 namespace muster::detail {
@@ -45,6 +47,8 @@ class Worker::Exchange final : public StepExchange {
  public:
   Exchange(Worker& worker, const Registered& part, uint64_t step)
       : worker_(worker), part_(part), step_(step), values_(worker.rendezvous_.step(step)) {}
+
+  uint64_t step() const override { return step_; }
 
   void send(const Sent& sent, const c10::IValue& value) override {
     const auto peer = part_.peers.find(sent.task);
@@ -231,6 +235,7 @@ void Worker::run_step(const std::shared_ptr<StepLink>& link, const Frame& reques
     results = part->executor->run(given, &exchange);
   } catch (const std::exception& error) {
     status = StepStatus::of(error);
+    if (part) part->container->replicas().end_run(request.step);
   }
   try {
     if (status.ok()) {
@@ -292,7 +297,8 @@ void Worker::add_part(uint64_t session, const runtime::Register& request, Deadli
       std::make_shared<Program>(signature, *part->container,
                                 CompileOptions{.fold_constants = request.fold_constants(),
                                                .share_subexpressions = request.share_subexpressions(),
-                                               .join_gradients = request.join_gradients()});
+                                               .join_gradients = request.join_gradients(),
+                                               .session = session});
   for (const auto& sent : program->sent) {
     if (!part->peers.contains(sent.task))
       raise<InvalidArgument>("a part of a graph sends to task {}, which it is not told of", sent.task);
@@ -303,9 +309,17 @@ void Worker::add_part(uint64_t session, const runtime::Register& request, Deadli
 }
 
 void Worker::end_session(uint64_t session) {
-  const MutexLock lock(mutex_);
-  std::erase_if(registered_, [session](const auto& entry) { return entry.second->session == session; });
-  private_containers_.erase(session);
+  std::set<std::shared_ptr<Container>> containers;  // that it has used
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(registered_, [&](const auto& entry) {
+      if (entry.second->session != session) return false;
+      containers.insert(entry.second->container);
+      return true;
+    });
+    private_containers_.erase(session);
+  }
+  for (const auto& container : containers) container->replicas().end_session(session);
 }
 
 }  // namespace muster::detail

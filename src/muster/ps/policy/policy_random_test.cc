@@ -139,15 +139,16 @@ class RandomJob {
 
   void check(const Command& command) {
     double totals = accumulated_;
-    for (const Source& source : command.sources) {
+    for (const GradientSource& source : command.sources) {
       const auto found = open_.find({source.worker, source.sequence});
       ASSERT_NE(found, open_.end()) << "a gradient that was not pushed, or is named twice";
       EXPECT_TRUE(command.kind == Command::Kind::kDrop || !found->second.skip);
       totals += found->second.total;
       open_.erase(found);
     }
-    EXPECT_TRUE(std::ranges::is_sorted(
-        command.sources, {}, [](const Source& source) { return Name(source.worker, source.sequence); }));
+    EXPECT_TRUE(std::ranges::is_sorted(command.sources, {}, [](const GradientSource& source) {
+      return Name(source.worker, source.sequence);
+    }));
     if (command.kind == Command::Kind::kApply) {
       EXPECT_EQ(command.version, ++version_);
       EXPECT_EQ(command.divisor, totals);

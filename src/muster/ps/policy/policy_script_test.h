@@ -29,7 +29,8 @@ inline std::string text_of(const Command& command) {
   std::string text = command.kind == Command::Kind::kApply        ? "apply"
                      : command.kind == Command::Kind::kAccumulate ? "accumulate"
                                                                   : "drop";
-  for (const Source& source : command.sources) text += fmt::format(" {}#{}", source.worker, source.sequence);
+  for (const GradientSource& source : command.sources)
+    text += fmt::format(" {}#{}", source.worker, source.sequence);
   return text + (command.kind == Command::Kind::kApply || command.sources.empty()
                      ? fmt::format(" = {}", command.step)
                      : "");

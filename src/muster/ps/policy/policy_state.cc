@@ -17,14 +17,14 @@ int PolicyState::expected() const {
   return static_cast<int>(std::ranges::count_if(workers, &WorkerState::expected));
 }
 
-Source PolicyState::source(int index, const Push& push, double unit) const {
+GradientSource PolicyState::source(int index, const Push& push, double unit) const {
   return {.worker = index,
           .sequence = push.sequence,
           .weight = push.weight / unit,
           .incarnation = worker(index).incarnation};
 }
 
-Command& PolicyState::add_command(Command::Kind kind, std::vector<Source> sources) {
+Command& PolicyState::add_command(Command::Kind kind, std::vector<GradientSource> sources) {
   return decision.commands.emplace_back(
       Command{.kind = kind, .sources = std::move(sources), .version = version, .step = step});
 }

@@ -60,10 +60,10 @@ struct PolicyState {
 
   /// A gradient of the worker's. Its weight is counted in `unit`s, so that it is 1, and changes no bit, where
   /// all are the same.
-  Source source(int worker, const Push& push, double unit) const;
+  GradientSource source(int worker, const Push& push, double unit) const;
 
   /// Adds a command, with the version and the step as of now, to the decision.
-  Command& add_command(Command::Kind kind, std::vector<Source> sources);
+  Command& add_command(Command::Kind kind, std::vector<GradientSource> sources);
 
   /// The gradient brings nothing: kDropped or kSkipped.
   void drop(int worker, const Push& push, Answer::Outcome outcome);

@@ -60,7 +60,7 @@ class SyncRules final : public ModeRules {
   }
 
   void release(int worker) override {
-    std::vector<Source> sources;
+    std::vector<GradientSource> sources;
     for (Gradient& gradient : gradients_) {
       if (gradient.worker != worker || gradient.taken) continue;
       sources.push_back(source_of(worker, gradient.push));
@@ -89,7 +89,7 @@ class SyncRules final : public ModeRules {
 
   int count() const { return static_cast<int>(gradients_.size()); }
 
-  Source source_of(int worker, const Push& push) {
+  GradientSource source_of(int worker, const Push& push) {
     if (!unit_) unit_ = push.weight;
     return state_.source(worker, push, *unit_);
   }
@@ -148,7 +148,7 @@ class SyncRules final : public ModeRules {
   }
 
   void apply(const Sums& sums) {
-    std::vector<Source> sources;
+    std::vector<GradientSource> sources;
     constexpr double kSameRate = 1e-6;  // hosts may have other mathematical libraries
     const Push* first = nullptr;
     int first_worker = 0;

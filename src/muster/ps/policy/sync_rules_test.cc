@@ -89,7 +89,8 @@ TEST(Sync, WeightsOfEqualBatchesAreOne) {
     const double samples = step == 1 ? 64 : 48;
     script.push(1, {.weight = samples, .total = samples});
     script.push(0, {.weight = samples, .total = samples});
-    EXPECT_THAT(script.last.commands.at(0).sources, ElementsAre(Source{0, step, 1}, Source{1, step, 1}));
+    EXPECT_THAT(script.last.commands.at(0).sources,
+                ElementsAre(GradientSource{0, step, 1}, GradientSource{1, step, 1}));
     EXPECT_EQ(script.last.commands.at(0).divisor, 2);
   }
 }
@@ -102,7 +103,8 @@ TEST(Sync, WhoIsTheFirstToComeDoesNotChangeHowSumsAreRounded) {
       const double samples = worker == 0 ? 7 : 3;
       script.push(worker, {.weight = samples, .total = samples});
     }
-    EXPECT_THAT(script.last.commands.at(0).sources, ElementsAre(Source{0, 1, 1}, Source{1, 1, 3.0 / 7}));
+    EXPECT_THAT(script.last.commands.at(0).sources,
+                ElementsAre(GradientSource{0, 1, 1}, GradientSource{1, 1, 3.0 / 7}));
     EXPECT_EQ(script.last.commands.at(0).divisor, 10.0 / 7);
   }
 }
@@ -306,7 +308,7 @@ TEST(Sync, ASkippedGradientCountsButHasNoWeight) {
   EXPECT_EQ(script.push(1, {.weight = 6, .total = 18, .lr = 0.5, .loss = 2}),
             "apply 1#1 = 1, 0 skipped begins 1, 1 applied begins 1");
   EXPECT_EQ(script.last.commands.at(0).divisor, 3) << "in units of the first that counts";
-  EXPECT_THAT(script.last.commands.at(0).sources, ElementsAre(Source{1, 1, 1}));
+  EXPECT_THAT(script.last.commands.at(0).sources, ElementsAre(GradientSource{1, 1, 1}));
   EXPECT_EQ(script.last.commands.at(0).lr, 0.5);
   EXPECT_EQ(script.last.answers.at(1).loss, 2);
   EXPECT_EQ(script.policy.counts().at(0).skipped, 1);

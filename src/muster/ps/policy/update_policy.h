@@ -91,12 +91,12 @@ struct Push {
                         ///< sync it counts towards R with no weight; when all R are so, no update, but a step
 };
 
-struct Source {
+struct GradientSource {
   int worker = 0;
   uint64_t sequence = 0;
   double weight = 1;    ///< in units of the weight of the update's first gradient: 1 where all are the same
   int incarnation = 0;  ///< of the worker
-  bool operator==(const Source&) const = default;
+  bool operator==(const GradientSource&) const = default;
 };
 
 struct Command {
@@ -107,8 +107,8 @@ struct Command {
     kDrop,        ///< forget these. Without any: all gradients of a step were skipped, only the step grows
   };
   Kind kind = Kind::kApply;
-  std::vector<Source> sources;  ///< in the order of workers, then sequences
-  double divisor = 1;           ///< of the weighted sum, in the same units
+  std::vector<GradientSource> sources;  ///< in the order of workers, then sequences
+  double divisor = 1;                   ///< of the weighted sum, in the same units
   double lr = 0;
   double gradient_scale = 1;
   int64_t version = 0;   ///< after it

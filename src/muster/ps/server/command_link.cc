@@ -27,9 +27,10 @@ void send_command(Connection& connection, const Command& command, const std::fun
                      command.divisor,        command.lr,
                      command.gradient_scale, command.version,
                      command.step,           command.asynchronous};
-  std::vector<std::byte> bytes(sizeof(head) + command.sources.size() * sizeof(Source));
+  std::vector<std::byte> bytes(sizeof(head) + command.sources.size() * sizeof(GradientSource));
   std::memcpy(bytes.data(), &head, sizeof(head));
-  std::memcpy(bytes.data() + sizeof(head), command.sources.data(), command.sources.size() * sizeof(Source));
+  std::memcpy(bytes.data() + sizeof(head), command.sources.data(),
+              command.sources.size() * sizeof(GradientSource));
   connection.send(bytes.data(), bytes.size(), Deadline::never(), check);
 }
 
@@ -38,11 +39,12 @@ Command receive_command(Connection& connection, const std::function<void()>& che
   connection.receive(&head, sizeof(head), Deadline::never(), check);
   if (head.kind > Command::Kind::kDrop || head.sources > kMostSources)
     throw DataLoss("the leader sent what is no command");
-  Command command = {
-      head.kind, std::vector<Source>(head.sources),  head.divisor, head.lr, head.gradient_scale, head.version,
-      head.step, static_cast<int>(head.asynchronous)};
-  connection.receive(command.sources.data(), command.sources.size() * sizeof(Source), Deadline::never(),
-                     check);
+  Command command = {head.kind,           std::vector<GradientSource>(head.sources),
+                     head.divisor,        head.lr,
+                     head.gradient_scale, head.version,
+                     head.step,           static_cast<int>(head.asynchronous)};
+  connection.receive(command.sources.data(), command.sources.size() * sizeof(GradientSource),
+                     Deadline::never(), check);
   return command;
 }
 

@@ -25,7 +25,7 @@ Session* SessionTable::find(int worker) const {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
-Session* SessionTable::holder_of(const Source& source) const {
+Session* SessionTable::holder_of(const GradientSource& source) const {
   const auto has = [&](const Session& session) {
     return session.worker == source.worker && session.incarnation == source.incarnation &&
            session.data.contains(source.sequence);
@@ -37,7 +37,7 @@ Session* SessionTable::holder_of(const Source& source) const {
   return orphan == orphaned_.end() ? nullptr : orphan->get();
 }
 
-bool SessionTable::is_gone(const Source& source) const {
+bool SessionTable::is_gone(const GradientSource& source) const {
   if (const Session* session = find(source.worker); session != nullptr)
     return session->incarnation > source.incarnation;
   const auto left = left_.find(source.worker);
@@ -45,7 +45,7 @@ bool SessionTable::is_gone(const Source& source) const {
 }
 
 bool SessionTable::are_ready(const Command& command) const {
-  return std::all_of(command.sources.begin(), command.sources.end(), [this](const Source& source) {
+  return std::all_of(command.sources.begin(), command.sources.end(), [this](const GradientSource& source) {
     return holder_of(source) != nullptr || is_gone(source);
   });
 }
@@ -61,7 +61,7 @@ void SessionTable::release(const Command& command) {
   // What an earlier incarnation left is not asked for once a later one is.
   std::erase_if(orphaned_, [&](const auto& orphan) {
     return orphan->data.empty() ||
-           std::any_of(command.sources.begin(), command.sources.end(), [&](const Source& source) {
+           std::any_of(command.sources.begin(), command.sources.end(), [&](const GradientSource& source) {
              return source.worker == orphan->worker && source.incarnation > orphan->incarnation;
            });
   });

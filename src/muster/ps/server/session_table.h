@@ -27,7 +27,7 @@ class SessionTable {
   Session* find(int worker) const;
 
   /// The session that has these gradients, be its worker still there or not; nullptr when nobody has.
-  Session* holder_of(const Source& source) const;
+  Session* holder_of(const GradientSource& source) const;
 
   /// Whether all gradients of a command are there, or will not come any more. On a follower a command may
   /// come before the gradients that it is about.
@@ -37,7 +37,7 @@ class SessionTable {
   void release(const Command& command);
 
  private:
-  bool is_gone(const Source& source) const;
+  bool is_gone(const GradientSource& source) const;
 
   std::map<int, std::shared_ptr<Session>> sessions_;
   std::vector<std::shared_ptr<Session>> orphaned_;

@@ -20,7 +20,7 @@ class SessionTableTest : public ::testing::Test {
     table_.add(make(worker, incarnation, sequences));
   }
 
-  static Source source(int worker, int incarnation, uint64_t sequence) {
+  static GradientSource source(int worker, int incarnation, uint64_t sequence) {
     return {.worker = worker, .sequence = sequence, .incarnation = incarnation};
   }
 
