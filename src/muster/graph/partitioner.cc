@@ -16,7 +16,8 @@ namespace {
 
 class Partitioner {
  public:
-  Partitioner(const Signature& signature, const std::vector<GraphNode*>& nodes, const Placement& placement)
+  Partitioner(const Signature& signature, const std::vector<GraphNode*>& nodes,
+              const GraphPlacement& placement)
       : signature_(signature), nodes_(nodes), placement_(placement), parts_(placement.tasks().size()) {
     for (size_t i = 0; i < signature.feeds.size(); ++i) feeds_.emplace(key_of(signature.feeds[i]), i);
     if (!nodes.empty()) {
@@ -263,7 +264,7 @@ class Partitioner {
 
   const Signature& signature_;
   const std::vector<GraphNode*>& nodes_;
-  const Placement& placement_;
+  const GraphPlacement& placement_;
   std::vector<Piece> parts_;  // by task
   std::map<Key, size_t> feeds_;
   std::vector<int32_t> depths_;
@@ -275,7 +276,7 @@ class Partitioner {
 }  // namespace
 
 Partition partition(const Signature& signature, const std::vector<GraphNode*>& nodes,
-                    const Placement& placement) {
+                    const GraphPlacement& placement) {
   return Partitioner(signature, nodes, placement).cut();
 }
 

@@ -43,6 +43,6 @@ struct Partition {
 
 /// `nodes` are those that the signature needs.
 Partition partition(const Signature& signature, const std::vector<GraphNode*>& nodes,
-                    const Placement& placement);
+                    const GraphPlacement& placement);
 
 }  // namespace muster::detail

@@ -82,11 +82,11 @@ class Placer {
 
 }  // namespace
 
-std::string Placement::device(const GraphNode& node) const {
+std::string GraphPlacement::device(const GraphNode& node) const {
   return full_name(tasks_[task(node)]).to_string();
 }
 
-Placement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options) {
+GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options) {
   Placer placer(options);
   std::vector<int32_t> placed(nodes.empty() ? 0 : static_cast<size_t>(nodes.back()->id) + 1, -1);
   for (const auto* node : nodes) placed[static_cast<size_t>(node->id)] = placer.place(*node);

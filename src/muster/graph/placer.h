@@ -5,7 +5,7 @@
 // one (what changes a variable, or reads it, and the derivative of a node) is where that one is, whatever
 // device it was made with.
 //
-//   Placement placement = place(nodes, {.tasks = tasks, .default_task = 0});
+//   GraphPlacement placement = place(nodes, {.tasks = tasks, .default_task = 0});
 //   placement.task(node);
 //
 // Pure functions. Throws InvalidArgument where no task fits: it names the node, its device and the tasks.
@@ -25,9 +25,9 @@ struct PlacementOptions {
   bool soft = false;            ///< a device that nobody has is left out of account
 };
 
-class Placement {
+class GraphPlacement {
  public:
-  Placement(std::vector<TaskName> tasks, std::vector<int32_t> of_node)
+  GraphPlacement(std::vector<TaskName> tasks, std::vector<int32_t> of_node)
       : tasks_(std::move(tasks)), of_node_(std::move(of_node)) {}
 
   const std::vector<TaskName>& tasks() const { return tasks_; }
@@ -42,6 +42,6 @@ class Placement {
   std::vector<int32_t> of_node_;  // by their numbers; -1 for those that were not placed
 };
 
-Placement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options);
+GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options);
 
 }  // namespace muster::detail

@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 const std::vector<TaskName> kTasks = {TaskName::of("ps", 0), TaskName::of("ps", 1), TaskName::of("worker", 0),
                                       TaskName::of("worker", 1)};
 
-Placement placed(const std::vector<Node>& targets, bool soft = false, const std::vector<Output>& feeds = {}) {
+GraphPlacement placed(const std::vector<Node>& targets, bool soft = false,
+                      const std::vector<Output>& feeds = {}) {
   return place(needed_nodes({.feeds = feeds, .targets = targets}),
                {.tasks = kTasks, .default_task = 2, .soft = soft});
 }
@@ -51,7 +52,7 @@ TEST(Placer, WhatBelongsToAVariableOrANodeIsWhereThatIs) {
   const Node step = minimize(optim::SGD({.lr = 0.1}), loss);
   const Output read = graph.read(w);
   const Output assigned = graph.assign(w, read);
-  const Placement placement = placed({step, read, assigned, loss});
+  const GraphPlacement placement = placed({step, read, assigned, loss});
   EXPECT_EQ(placement.task(*read.get()), 1U);
   EXPECT_EQ(placement.task(*assigned.get()), 1U);
   EXPECT_EQ(placement.task(*loss.get()), 3U);

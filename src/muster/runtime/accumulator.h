@@ -20,7 +20,7 @@ namespace muster::detail {
 class Accumulator {
  public:
   /// The variable outlives it.
-  explicit Accumulator(Variable& variable) : variable_(variable) {}
+  explicit Accumulator(TaskVariable& variable) : variable_(variable) {}
 
   /// Keeps a gradient, without a copy: nobody changes it any more. Throws InvalidArgument for one that is not
   /// finite.
@@ -28,7 +28,7 @@ class Accumulator {
 
   /// Carries out those commands that nobody has carried out here yet. A gradient that is not there, since the
   /// task was started again after it came, is left out of an average, with a warning. Throws as
-  /// Variable::update() does; then the command is still to be carried out.
+  /// TaskVariable::update() does; then the command is still to be carried out.
   void carry_out(const std::vector<NumberedCommand>& commands, const UpdateRule& rule);
 
  private:
@@ -40,7 +40,7 @@ class Accumulator {
   at::Tensor sum_with(const std::vector<GradientSource>& sources) const MUSTER_REQUIRES(mutex_);
   void forget(const GradientSource& source, bool with_earlier) MUSTER_REQUIRES(mutex_);
 
-  Variable& variable_;
+  TaskVariable& variable_;
   Mutex mutex_;
   std::map<int, std::vector<Kept>> kept_ MUSTER_GUARDED_BY(mutex_);  // of each worker, as they came
   at::Tensor sum_ MUSTER_GUARDED_BY(mutex_);           // of this step, of workers that compute again already

@@ -185,7 +185,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
           frame.slots[each.result] = program_->variables[each.detail]->read();
           break;
         case InstructionKind::kAssign: {
-          Variable& variable = *program_->variables[each.detail];
+          TaskVariable& variable = *program_->variables[each.detail];
           variable.assign(std::move(value(sources[0], frame)).toTensor());
           frame.slots[each.result] = variable.read();
           break;

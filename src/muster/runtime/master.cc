@@ -159,7 +159,7 @@ class Master::Session {
     if (!graph_) raise<InvalidArgument>("the session has no graph");
     const Signature signature = signature_of(request.signature(), *graph_);
     const auto nodes = needed_nodes(signature);
-    const Placement placement =
+    const GraphPlacement placement =
         place(nodes, {.tasks = tasks_, .default_task = self_, .soft = open_.soft_placement()});
     const Partition cut = partition(signature, nodes, placement);
 

@@ -152,7 +152,7 @@ class Program {
   std::vector<uint32_t> released;
   std::vector<c10::IValue> constants;
   std::vector<OperatorPtr> operators;
-  std::vector<Variable*> variables;  ///< of the container, which outlives this
+  std::vector<TaskVariable*> variables;  ///< of the container, which outlives this
   std::vector<VariableUpdate> updates;
   std::vector<StepFunction> functions;
   std::vector<GradientPass> gradients;

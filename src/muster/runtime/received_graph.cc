@@ -10,7 +10,7 @@ namespace muster::detail {
 void send_tensors(StepLink& link, const SavedGraph& graph, uint64_t transfer) {
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     // With a handle, so that nobody takes it for a feed.
-    link.send({.kind = Frame::Kind::kValue,
+    link.send({.kind = StepFrame::Kind::kValue,
                .key = static_cast<uint32_t>(i),
                .step = transfer,
                .handle = 1,

@@ -194,18 +194,18 @@ void RemoteSession::read(TaskLink& task) {
   }
 }
 
-void RemoteSession::receive(TaskLink& task, Frame frame) {
+void RemoteSession::receive(TaskLink& task, StepFrame frame) {
   const MutexLock lock(mutex_);
   const auto found = steps_.find(frame.step);
   if (found == steps_.end()) return;  // of a run that has failed
   Step& step = *found->second;
   for (auto& part : step.parts) {
     if (part.task != &task) continue;
-    if (frame.kind == Frame::Kind::kValue) {
+    if (frame.kind == StepFrame::Kind::kValue) {
       if (frame.key >= static_cast<uint32_t>(part.prepared->fetches_size()) || !frame.value.isTensor())
         raise<InvalidArgument>("a result came that was not asked for");
       step.results[part.prepared->fetches(static_cast<int>(frame.key))] = std::move(frame.value).toTensor();
-    } else if (frame.kind == Frame::Kind::kDone && !part.is_done) {
+    } else if (frame.kind == StepFrame::Kind::kDone && !part.is_done) {
       part.is_done = true;
       --step.missing;
       const auto status = StepStatus::received(frame.key, frame.text);
@@ -236,7 +236,7 @@ void RemoteSession::abort_others(uint64_t id, Step& step) {
   for (const auto& part : step.parts) {
     if (part.is_done || part.task->is_lost) continue;
     try {
-      part.task->link->send({.kind = Frame::Kind::kAbort, .step = id, .text = step.status.text});
+      part.task->link->send({.kind = StepFrame::Kind::kAbort, .step = id, .text = step.status.text});
     } catch (const Error&) {
       // It is lost too.
     }
@@ -267,11 +267,11 @@ std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
   for (const auto& part : step.parts) {
     try {
       for (int i = 0; i < part.prepared->feeds_size(); ++i)
-        part.task->link->send({.kind = Frame::Kind::kValue,
+        part.task->link->send({.kind = StepFrame::Kind::kValue,
                                .key = static_cast<uint32_t>(i),
                                .step = id,
                                .value = feeds[part.prepared->feeds(i)]});
-      part.task->link->send({.kind = Frame::Kind::kRun, .step = id, .handle = prepared.handle()});
+      part.task->link->send({.kind = StepFrame::Kind::kRun, .step = id, .handle = prepared.handle()});
     } catch (const Error& error) {
       const MutexLock lock(mutex_);
       fail(step, {StepStatus::Code::kPeerLost,

@@ -64,7 +64,7 @@ class RemoteSession final : public SessionBackend {
                               size_t fetches);
   TaskLink& link_to(const runtime::Peer& peer);
   void read(TaskLink& task);
-  void receive(TaskLink& task, Frame frame);
+  void receive(TaskLink& task, StepFrame frame);
   static void fail(Step& step, const StepStatus& status);
   void abort_others(uint64_t id, Step& step);
   std::string missing_tasks(const Step& step) const;

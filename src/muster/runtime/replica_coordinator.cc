@@ -35,7 +35,7 @@ PolicyOptions replica_options(int64_t workers, int64_t aggregate) {
           .aggregate = static_cast<int>(aggregate)};
 }
 
-ReplicaCoordinator::ReplicaCoordinator(const PolicyOptions& options, Variable& global_step)
+ReplicaCoordinator::ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step)
     : options_(options),
       global_step_(global_step),
       policy_(options),
@@ -158,7 +158,7 @@ void ReplicaCoordinator::end_session(uint64_t session) {
 }
 
 ReplicaCoordinator& Replicas::coordinator(const std::string& group, const PolicyOptions& options,
-                                          Variable& global_step) {
+                                          TaskVariable& global_step) {
   const MutexLock lock(mutex_);
   auto& coordinator = coordinators_[group];
   if (!coordinator) coordinator = std::make_unique<ReplicaCoordinator>(options, global_step);
@@ -166,7 +166,7 @@ ReplicaCoordinator& Replicas::coordinator(const std::string& group, const Policy
   return *coordinator;
 }
 
-Accumulator& Replicas::accumulator(const std::string& group, Variable& variable) {
+Accumulator& Replicas::accumulator(const std::string& group, TaskVariable& variable) {
   const MutexLock lock(mutex_);
   auto& accumulator = accumulators_[{group, &variable}];
   if (!accumulator) accumulator = std::make_unique<Accumulator>(variable);

@@ -50,7 +50,7 @@ class ReplicaCoordinator {
   };
 
   /// The variable of the global step outlives it.
-  ReplicaCoordinator(const PolicyOptions& options, Variable& global_step);
+  ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step);
 
   /// Throws InvalidArgument where a worker has other numbers than the first had.
   void check_options(const PolicyOptions& options) const;
@@ -94,7 +94,7 @@ class ReplicaCoordinator {
   void say_what_is_missing(int64_t worker) const MUSTER_REQUIRES(mutex_);
 
   const PolicyOptions options_;
-  Variable& global_step_;
+  TaskVariable& global_step_;
   Mutex mutex_;
   ConditionVariable changed_;
   UpdatePolicy policy_ MUSTER_GUARDED_BY(mutex_);
@@ -112,8 +112,8 @@ class ReplicaCoordinator {
 class Replicas {
  public:
   ReplicaCoordinator& coordinator(const std::string& group, const PolicyOptions& options,
-                                  Variable& global_step);
-  Accumulator& accumulator(const std::string& group, Variable& variable);
+                                  TaskVariable& global_step);
+  Accumulator& accumulator(const std::string& group, TaskVariable& variable);
 
   void end_run(uint64_t step);
   void end_session(uint64_t session);
@@ -122,7 +122,7 @@ class Replicas {
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<ReplicaCoordinator>> coordinators_
       MUSTER_GUARDED_BY(mutex_);
-  std::map<std::pair<std::string, const Variable*>, std::unique_ptr<Accumulator>> accumulators_
+  std::map<std::pair<std::string, const TaskVariable*>, std::unique_ptr<Accumulator>> accumulators_
       MUSTER_GUARDED_BY(mutex_);
 };
 

@@ -46,7 +46,7 @@ struct Coordination {
     return step.read().item<int64_t>();
   }
 
-  Variable step;
+  TaskVariable step;
   ReplicaCoordinator coordinator;
 };
 

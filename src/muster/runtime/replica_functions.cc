@@ -35,7 +35,7 @@ const std::string& text(const GraphNode& node, size_t argument) {
   return node.arguments[argument].value().toStringRef();
 }
 
-Variable& variable_of(const GraphNode& node, Container& container) {
+TaskVariable& variable_of(const GraphNode& node, Container& container) {
   return container.get(node.arguments[0].outputs().front().get()->name);
 }
 

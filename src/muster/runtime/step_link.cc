@@ -106,8 +106,8 @@ StepLink::StepLink(Connection connection, Options options)
           }(),
           /*encrypted=*/false) {}
 
-void StepLink::send(const Frame& frame) {
-  Packed packed = pack(frame.kind == Frame::Kind::kValue ? frame.value : c10::IValue());
+void StepLink::send(const StepFrame& frame) {
+  Packed packed = pack(frame.kind == StepFrame::Kind::kValue ? frame.value : c10::IValue());
   packed.head.kind = static_cast<uint32_t>(frame.kind);
   packed.head.key = frame.key;
   packed.head.step = frame.step;
@@ -131,14 +131,16 @@ void StepLink::send(const Frame& frame) {
   link_.send(parts, kNoCheck);
 }
 
-Frame StepLink::receive() {
+StepFrame StepLink::receive() {
   const auto head = link_.receive_one<FrameHead>(kNoCheck);
-  if (head.kind < static_cast<uint32_t>(Frame::Kind::kValue) ||
-      head.kind > static_cast<uint32_t>(Frame::Kind::kAbort) || head.sizes > kMostSizes ||
+  if (head.kind < static_cast<uint32_t>(StepFrame::Kind::kValue) ||
+      head.kind > static_cast<uint32_t>(StepFrame::Kind::kAbort) || head.sizes > kMostSizes ||
       head.text > kMostText || head.type > static_cast<uint32_t>(ValueType::kIntegers))
     refuse("its head makes no sense");
-  Frame frame{
-      .kind = static_cast<Frame::Kind>(head.kind), .key = head.key, .step = head.step, .handle = head.handle};
+  StepFrame frame{.kind = static_cast<StepFrame::Kind>(head.kind),
+                  .key = head.key,
+                  .step = head.step,
+                  .handle = head.handle};
   std::vector<int64_t> numbers(head.sizes);
   frame.text.resize(head.text);
   const std::array<iovec, 2> parts = {iovec{numbers.data(), numbers.size() * sizeof(int64_t)},

@@ -26,7 +26,7 @@
 
 namespace muster::detail {
 
-struct Frame {
+struct StepFrame {
   enum class Kind : uint32_t { kValue = 1, kRun, kDone, kAbort };
   Kind kind = Kind::kValue;
   uint32_t key = 0;     ///< of a value; of kDone the code of a StepStatus
@@ -46,8 +46,8 @@ class StepLink {
 
   StepLink(Connection connection, Options options);
 
-  void send(const Frame& frame);
-  Frame receive();
+  void send(const StepFrame& frame);
+  StepFrame receive();
 
   /// Ends it for both sides: who waits in it gets PeerLost. Any thread may call it.
   void end() {

@@ -37,19 +37,19 @@ UpdateRange range_of(const at::Tensor& value, const at::Tensor& gradient,
 
 }  // namespace
 
-at::Tensor Variable::read() const {
+at::Tensor TaskVariable::read() const {
   const MutexLock lock(mutex_);
   if (!value_.defined())
     raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
   return value_;
 }
 
-bool Variable::has_value() const {
+bool TaskVariable::has_value() const {
   const MutexLock lock(mutex_);
   return value_.defined();
 }
 
-at::Tensor Variable::add(const at::Tensor& value) {
+at::Tensor TaskVariable::add(const at::Tensor& value) {
   const MutexLock lock(mutex_);
   if (!value_.defined())
     raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
@@ -57,7 +57,7 @@ at::Tensor Variable::add(const at::Tensor& value) {
   return value_;
 }
 
-void Variable::assign(at::Tensor value) {
+void TaskVariable::assign(at::Tensor value) {
   if (value.requires_grad()) value = value.detach();
   if (is_held_by_others(value) || SharedValues::is_borrowed(value) || !value.is_contiguous())
     value = value.clone(at::MemoryFormat::Contiguous);
@@ -67,7 +67,7 @@ void Variable::assign(at::Tensor value) {
   step_ = 0;
 }
 
-void Variable::update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr) {
+void TaskVariable::update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr) {
   const MutexLock lock(mutex_);
   if (!value_.defined())
     raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
@@ -95,10 +95,10 @@ void Variable::update(const UpdateRule& rule, const at::Tensor& gradient, std::o
 Container::Container() : replicas_(std::make_unique<Replicas>()) {}
 Container::~Container() = default;
 
-Variable& Container::get(const std::string& name) {
+TaskVariable& Container::get(const std::string& name) {
   const MutexLock lock(mutex_);
   auto& variable = variables_[name];
-  if (!variable) variable = std::make_unique<Variable>(name);
+  if (!variable) variable = std::make_unique<TaskVariable>(name);
   return *variable;
 }
 

@@ -22,9 +22,9 @@
 
 namespace muster::detail {
 
-class Variable {
+class TaskVariable {
  public:
-  explicit Variable(std::string name) : name_(std::move(name)) {}
+  explicit TaskVariable(std::string name) : name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
 
@@ -59,14 +59,14 @@ class Container {
 
   /// The variable of this name, which is made, without a value, where there is none. It lives as long as the
   /// container.
-  Variable& get(const std::string& name);
+  TaskVariable& get(const std::string& name);
 
   /// What replicas that train the variables together have here (replica_coordinator.h).
   Replicas& replicas() { return *replicas_; }
 
  private:
   Mutex mutex_;
-  std::unordered_map<std::string, std::unique_ptr<Variable>> variables_ MUSTER_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::unique_ptr<TaskVariable>> variables_ MUSTER_GUARDED_BY(mutex_);
   const std::unique_ptr<Replicas> replicas_;  // uses the variables
 };
 

@@ -56,7 +56,7 @@ class Worker::Exchange final : public StepExchange {
     std::shared_ptr<StepLink> link;
     try {
       link = worker_.link_to(peer->second);
-      link->send({.kind = Frame::Kind::kValue, .key = sent.key, .step = step_, .value = value});
+      link->send({.kind = StepFrame::Kind::kValue, .key = sent.key, .step = step_, .value = value});
     } catch (const InvalidArgument&) {
       throw;
     } catch (const Error& error) {
@@ -165,9 +165,9 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
   const bool is_client = name.starts_with(kClientChannel);
   try {
     while (true) {
-      Frame frame = link->receive();
+      StepFrame frame = link->receive();
       switch (frame.kind) {
-        case Frame::Kind::kValue:
+        case StepFrame::Kind::kValue:
           if (is_client && frame.handle == 0) {
             if (!frame.value.isTensor()) raise<InvalidArgument>("a feed is no tensor");
             const MutexLock lock(mutex_);
@@ -176,7 +176,7 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
             rendezvous_.put(frame.step, frame.key, std::move(frame.value));
           }
           break;
-        case Frame::Kind::kRun: {
+        case StepFrame::Kind::kRun: {
           std::map<uint32_t, at::Tensor> feeds;
           {
             const MutexLock lock(mutex_);
@@ -192,10 +192,10 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
           run_step(link, frame, std::move(feeds));
           return;
         }
-        case Frame::Kind::kAbort:
+        case StepFrame::Kind::kAbort:
           rendezvous_.abort(frame.step, frame.text);
           break;
-        case Frame::Kind::kDone:
+        case StepFrame::Kind::kDone:
           raise<InvalidArgument>("a task is told that a step is done");
       }
     }
@@ -213,7 +213,7 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
   }
 }
 
-void Worker::run_step(const std::shared_ptr<StepLink>& link, const Frame& request,
+void Worker::run_step(const std::shared_ptr<StepLink>& link, const StepFrame& request,
                       std::map<uint32_t, at::Tensor> feeds) {
   StepStatus status;
   std::vector<at::Tensor> results;
@@ -240,9 +240,9 @@ void Worker::run_step(const std::shared_ptr<StepLink>& link, const Frame& reques
   try {
     if (status.ok()) {
       for (uint32_t i = 0; i < results.size(); ++i)
-        link->send({.kind = Frame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
+        link->send({.kind = StepFrame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
     }
-    link->send({.kind = Frame::Kind::kDone,
+    link->send({.kind = StepFrame::Kind::kDone,
                 .key = static_cast<uint32_t>(status.code),
                 .step = request.step,
                 .text = status.text});

@@ -73,7 +73,7 @@ class Worker {
   void open(const std::string& name, Connection connection);
   void take_back();
   void read(const std::shared_ptr<StepLink>& link, const std::string& name);
-  void run_step(const std::shared_ptr<StepLink>& link, const Frame& request,
+  void run_step(const std::shared_ptr<StepLink>& link, const StepFrame& request,
                 std::map<uint32_t, at::Tensor> feeds);
   void forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link);
 
