@@ -2,6 +2,7 @@
 // each batch in micro-batches, so that both work at the same time.
 //
 //   muster run --workers 2 --strategy none -- pipeline
+//   muster run --workers 3 --strategy none -- pipeline --stages 3
 //
 // Every task is a server. Worker 0 is also the client: it builds the graph, runs it, and stops the other.
 
@@ -16,6 +17,7 @@
 #include "muster/ops.h"
 #include "muster/server.h"
 #include "muster/session.h"
+#include "muster/stages.h"
 #include "muster/trace.h"
 
 namespace nn = torch::nn;
@@ -33,15 +35,33 @@ struct NetImpl : nn::Module {
 };
 TORCH_MODULE(Net);
 
+// Cuts the model where the measured times of the stages are as equal as they can be.
+void cut(const muster::Output& loss, int stages,
+         const std::vector<std::pair<muster::Output, torch::Tensor>>& batch) {
+  std::vector<std::string> devices;
+  for (int i = 0; i < stages; ++i) devices.push_back(fmt::format("/job:worker/task:{}", i));
+  for (const auto& stage : muster::place_in_stages(loss, devices, batch))
+    fmt::print("{}: {} to {}, {:.2f} ms forward, {:.2f} ms backward\n", stage.device, stage.first, stage.last,
+               1e-6 * static_cast<double>(stage.forward.count()),
+               1e-6 * static_cast<double>(stage.backward.count()));
+}
+
 void train(const muster::Server& server, const std::string& folder, int epochs, int64_t batch, double lr,
-           const muster::PipelineOptions& options) {
+           int stages, const muster::PipelineOptions& options) {
   torch::manual_seed(1);
   Net net;
   muster::Graph graph;
   const muster::TracedModule traced = muster::trace(graph, net, {torch::zeros({2, 1, 28, 28})});
-  muster::place(graph, {{"features*", "/job:worker/task:0"}, {"classifier*", "/job:worker/task:1"}});
   const muster::Output labels = graph.placeholder("labels", torch::kLong, {muster::kBatch});
   const muster::Output loss = muster::ops::cross_entropy_loss(traced.outputs[0], labels);
+  const auto training = examples::load_mnist(folder, /*train=*/true);
+  if (stages == 0) {
+    muster::place(graph, {{"features*", "/job:worker/task:0"}, {"classifier*", "/job:worker/task:1"}});
+  } else {
+    cut(loss, stages,
+        {{traced.inputs[0], training.images.slice(0, 0, batch / options.micro_batches)},
+         {labels, training.labels.slice(0, 0, batch / options.micro_batches)}});
+  }
   const muster::Pipeline pipeline =
       muster::minimize_in_pipeline(muster::optim::SGD({.lr = lr, .momentum = 0.9}), loss, options);
 
@@ -50,7 +70,6 @@ void train(const muster::Server& server, const std::string& folder, int epochs, 
   const muster::Callable step = session.make_callable(
       {pipeline.batch(traced.inputs[0]), pipeline.batch(labels)}, {pipeline.loss}, {pipeline.train});
 
-  const auto training = examples::load_mnist(folder, /*train=*/true);
   const auto test = examples::load_mnist(folder, /*train=*/false);
   for (int epoch = 0; epoch < epochs; ++epoch) {
     const torch::Tensor order = torch::randperm(training.size());
@@ -68,11 +87,13 @@ void train(const muster::Server& server, const std::string& folder, int epochs, 
                100 * accuracy);
     std::fflush(stdout);
   }
-  muster::Server::stop(server.target("worker", 1));
+  for (int i = 1; i < static_cast<int>(server.cluster().jobs().at("worker").size()); ++i)
+    muster::Server::stop(server.target("worker", i));
 }
 
 int main(int argc, char** argv) {
   int epochs = 5;
+  int stages = 0;
   int64_t batch = 64;
   double lr = 0.05;
   std::string folder;
@@ -85,6 +106,9 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", epochs, "passes over the training set")->capture_default_str();
   app.add_option("--batch", batch, "samples a step")->capture_default_str();
   app.add_option("--micro-batches", options.micro_batches, "parts of a batch")->capture_default_str();
+  app.add_option("--stages", stages,
+                 "cut by measured times, one part for each of so many workers; 0: by names")
+      ->capture_default_str();
   app.add_option("--schedule", options.schedule, "gpipe, 1f1b or zero-bubble (the default)")
       ->transform(CLI::CheckedTransformer(schedules));
   app.add_option("--lr", lr, "learning rate")->capture_default_str();
@@ -96,7 +120,7 @@ int main(int argc, char** argv) {
   try {
     muster::Server server = muster::Server::of_environment();
     if (server.task() == 0) {
-      train(server, folder, epochs, batch, lr, options);
+      train(server, folder, epochs, batch, lr, stages, options);
     } else {
       server.join();
     }

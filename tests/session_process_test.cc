@@ -211,6 +211,33 @@ TEST(SessionProcesses, APipelineTrainsInEverySchedule) {
   }
 }
 
+TEST(SessionProcesses, AModelIsCutByMeasuredTimes) {
+  ProcessCluster cluster;
+  const int job =
+      cluster.start({.command = {beside_self("muster"), "run", "--workers", "3", "--strategy", "none", "--",
+                                 beside_self("pipeline"), "--epochs", "2", "--stages", "3"}});
+  const auto result = cluster.wait(job, soon());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("/job:worker/task:2: .* to cross_entropy_loss"));
+  EXPECT_THAT(result.output, ContainsRegex("epoch 2: loss [0-9.]+, accuracy 9[3-9]"));
+}
+
+TEST(SessionProcesses, AModelLargerThanATaskIsTrainedOnTwo) {
+  const auto run = [](const std::string& tasks) {
+    ProcessCluster cluster;
+    const int job =
+        cluster.start({.command = {beside_self("muster"), "run", "--workers", "2", "--strategy", "none", "--",
+                                   beside_self("model_parallel"), "--tasks", tasks}});
+    return cluster.wait(job, soon());
+  };
+  const auto fits = run("2");
+  EXPECT_EQ(fits.exit_code, 0) << fits.output;
+  EXPECT_THAT(fits.output, ContainsRegex("step 39: loss 0\\.[0-3]"));
+  const auto too_large = run("1");
+  EXPECT_EQ(too_large.exit_code, 1) << too_large.output;
+  EXPECT_THAT(too_large.output, ContainsRegex("node 'layer.*raise its memory limit"));
+}
+
 TEST(SessionProcesses, BetweenGraphReplicationTrains) {
   ProcessCluster cluster;
   const int job =

@@ -216,6 +216,9 @@ class Graph {
   /// Whether the variable has a value, as a tensor.
   Output is_initialized(const Output& variable, Where where = Where::current());
 
+  /// The same value, which is printed on standard error of the task that runs it, with the text before it.
+  Output print(const Output& value, std::string_view text, Where where = Where::current());
+
   /// A node that runs when all of these have.
   Node group(const std::vector<Node>& nodes, std::string_view name = "group", Where where = Where::current());
 
@@ -280,6 +283,13 @@ struct ReplicaDeviceOptions {
 /// For Graph::with_device(): variables go to the parameter servers, all else to the worker. Throws
 /// InvalidArgument where there is no task. A copy goes on where the other one is.
 DeviceFunction replica_device_setter(const ReplicaDeviceOptions& options);
+
+/// Adds nodes that give each task the sum of values of all tasks: `values` are tensors of the same sizes,
+/// each on a task of its own, and the results are the sum, each where its value is. A task adds up its part
+/// of all, and gets the others' parts (scatter-reduce and all-gather), in the same order on all: the results
+/// are the same bits. Throws InvalidArgument where there are none, or of other types or sizes.
+std::vector<Output> all_reduce(const std::vector<Output>& values,
+                               std::source_location where = std::source_location::current());
 
 /// Adds the nodes to a graph that compute the derivative of the sum of `y` by each of `x`: with respect to
 /// variables, placeholders or any results between. They run on the devices of the nodes whose derivatives

@@ -6,6 +6,7 @@
 #include <torch/torch.h>  // IWYU pragma: export
 
 #include "muster/communicator.h"
+#include "muster/control_flow.h"
 #include "muster/deadline.h"
 #include "muster/dtype.h"
 #include "muster/embedding.h"
@@ -19,12 +20,14 @@
 #include "muster/optim.h"
 #include "muster/pipeline.h"
 #include "muster/progress.h"
+#include "muster/queue.h"
 #include "muster/run.h"
 #include "muster/schedule.h"
 #include "muster/seed.h"
 #include "muster/server.h"
 #include "muster/session.h"
 #include "muster/shard.h"
+#include "muster/stages.h"
 #include "muster/sync_batch_norm.h"
 #include "muster/sync_replicas.h"
 #include "muster/tensor_collectives.h"

@@ -14,6 +14,7 @@
 //
 // Thread-safe. Only join() blocks, and the destructor, which ends all sessions and waits for what runs.
 
+#include <cstddef>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -47,6 +48,10 @@ class Server {
   struct Options {
     std::string secret;         ///< Empty: the environment variable MUSTER_SECRET.
     bool shared_memory = true;  ///< Inside a host values are read in place; else they go over sockets.
+
+    /// How many bytes the tensors of this task may have, variables and what runs compute; 0: as many as there
+    /// are. A run that needs more fails with InvalidArgument, which names the node.
+    size_t memory_limit = 0;
   };
 
   /// Starts the task `task` of `job`. Throws InvalidArgument for a task that the cluster does not have and

@@ -98,6 +98,10 @@ ROWS = [
 
     Run("muster run --workers 2 --strategy none -- pipeline",
         [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=94)]),
+    Run("muster run --workers 3 --strategy none -- pipeline --stages 3",
+        [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=94)]),
+    Run("muster run --workers 2 --strategy none -- model_parallel",
+        [Number(r"step 39: loss ([\d.]+)", most=0.4)]),
 
     # muster run.
     Run("muster run --help", ["--max-restarts", "h1$ muster run"]),

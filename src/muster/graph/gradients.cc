@@ -19,7 +19,7 @@ namespace muster::detail {
 
 // What is not known may be differentiable; then libtorch finds out.
 bool may_have_gradient(const Output& output) {
-  const auto& info = output.get()->outputs[static_cast<size_t>(output.index())];
+  const auto& info = info_of(output);
   if (info.type->kind() != c10::TypeKind::TensorType) return false;
   return !info.dtype || at::isFloatingType(*info.dtype) || at::isComplexType(*info.dtype);
 }
@@ -119,7 +119,7 @@ class GradientBuilder {
             "gradients ({}): {} is itself a derivative; derivatives of derivatives are not "
             "supported in graphs",
             detail::describe(where_), node.describe());
-      if (node.op->kind() != OperatorKind::kLibtorch) continue;
+      if (!node.op->is_differentiable()) continue;
       nodes_.push_back(&node);
       for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
         if (may_have_gradient({&node, i})) reached_.insert({node.id, i});
@@ -152,7 +152,7 @@ class GradientBuilder {
     made.arguments = {Argument(std::move(outputs)), Argument(std::move(gradients)), Argument(positions),
                       Argument(call_)};
     for (size_t i = 0; i < inputs.size(); ++i) {
-      made.outputs.push_back(inputs[i].get()->outputs[static_cast<size_t>(inputs[i].index())]);
+      made.outputs.push_back(info_of(inputs[i]));
       contributions_[key_of(inputs[i])].emplace_back(&made, static_cast<int>(i));
     }
   }
@@ -162,7 +162,7 @@ class GradientBuilder {
     auto& contributions = contributions_[key_of(of)];
     if (contributions.size() < 2) return contributions.empty() ? Output() : contributions.front();
     GraphNode& made = make("muster::sum_gradients", *of.get());
-    made.outputs = {of.get()->outputs[static_cast<size_t>(of.index())]};
+    made.outputs = {info_of(of)};
     made.arguments = {Argument(contributions)};
     contributions = {Output(&made, 0)};
     return contributions.front();
@@ -171,7 +171,7 @@ class GradientBuilder {
   Output ones_like(const Output& of) {
     GraphNode& made = make("aten::ones_like", *of.get());
     made.arguments = match_arguments(*made.op, {Argument(of)}, {}).arguments;
-    made.outputs = {of.get()->outputs[static_cast<size_t>(of.index())]};
+    made.outputs = {info_of(of)};
     return {&made, 0};
   }
 

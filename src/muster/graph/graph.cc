@@ -16,6 +16,7 @@
 namespace muster {
 
 using detail::GraphNode;
+using detail::info_of;
 using detail::raise;
 
 namespace {
@@ -25,10 +26,6 @@ std::string default_name(const std::string& op) {
   const size_t colons = op.find("::");
   const std::string name = colons == std::string::npos ? op : op.substr(colons + 2);
   return name.substr(0, name.find('.'));
-}
-
-detail::OutputInfo& info_of(const Output& output) {
-  return output.get()->outputs[static_cast<size_t>(output.index())];
 }
 
 std::vector<int64_t> sizes_of(const Shape& shape) {
@@ -435,6 +432,17 @@ Output Graph::is_initialized(const Output& variable, Where where) {
   node.arguments = {Argument(variable)};
   node.colocated = variable.get();
   detail::set_output(node, at::kBool, Shape(at::IntArrayRef()));
+  return {&node, 0};
+}
+
+Output Graph::print(const Output& value, std::string_view text, Where where) {
+  const std::string subject = fmt::format("print ({})", detail::describe(where));
+  check_same_graph(*data_, value, subject);
+  if (info_of(value).type->kind() != c10::TypeKind::TensorType)
+    raise<InvalidArgument>("{}: {} is no tensor", subject, value.name());
+  GraphNode& node = made(*data_, "muster::print", "print", false, where);
+  node.arguments = {Argument(value), Argument(std::string(text))};
+  node.outputs = {info_of(value)};
   return {&node, 0};
 }
 

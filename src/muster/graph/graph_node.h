@@ -70,6 +70,11 @@ struct GraphNode {
   std::string describe() const;
 };
 
+/// What is known of an output that is defined.
+inline OutputInfo& info_of(const Output& output) {
+  return output.get()->outputs[static_cast<size_t>(output.index())];
+}
+
 struct GraphData {
   std::deque<GraphNode> nodes;  // a deque: nodes stay where they are
   std::unordered_map<std::string, GraphNode*> names;
@@ -118,6 +123,9 @@ GraphNode& make_beside(const Output& variable, const char* op, const std::string
 
 /// Says what is known of the result of a node muster::push or muster::next_token.
 void set_replica_output(GraphNode& node);
+
+/// Says what is known of the results of a node muster::dequeue or muster::queue_size.
+void set_queue_outputs(GraphNode& node);
 
 /// Says what is known of a node's one result: a tensor of this type and shape.
 void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape);

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/task_name.h"
+#include "muster/graph/graph_body.h"
 #include "muster/graph/graph_node.h"
 #include "muster/optim/rule_text.h"
 
@@ -27,6 +28,7 @@ using graph::ValueProto;
 
 constexpr uint32_t kVersion = 1;
 constexpr size_t kMostNodes = 10'000'000;
+constexpr uint32_t kMostListed = 1'000'000;  // results of one node
 
 struct NamedType {
   const char* name;
@@ -71,6 +73,7 @@ class GraphWriter {
     proto.set_device(node.device);
     proto.set_depth(node.depth);
     proto.set_filler(node.filler);
+    if (node.op->gives_list()) proto.set_listed(static_cast<uint32_t>(node.outputs.size()));
     if (node.colocated != nullptr) proto.set_colocated(static_cast<uint32_t>(node.colocated->id) + 1);
     if (node.where.file) proto.set_file(*node.where.file);
     proto.set_line(node.where.line);
@@ -176,8 +179,8 @@ at::Tensor empty_tensor(const TensorProto& proto, const std::string& subject) {
 
 class GraphReader {
  public:
-  GraphReader(const GraphProto& proto, const std::vector<at::Tensor>& tensors)
-      : proto_(proto), tensors_(tensors) {}
+  GraphReader(const GraphProto& proto, const std::vector<at::Tensor>& tensors, int depth)
+      : proto_(proto), tensors_(tensors), depth_(depth) {}
 
   Graph read() {
     if (proto_.version() != kVersion)
@@ -244,7 +247,7 @@ class GraphReader {
     node.where = {
         files_.emplace(proto.file(), std::make_shared<const std::string>(proto.file())).first->second,
         proto.line()};
-    set_outputs(node);
+    set_outputs(node, proto.listed());
   }
 
   GraphNode& node_at(uint32_t id) {
@@ -334,10 +337,11 @@ class GraphReader {
     return tensor;
   }
 
-  void set_outputs(GraphNode& node) {
+  void set_outputs(GraphNode& node, uint32_t listed) {
     switch (node.op->kind()) {
       case OperatorKind::kLibtorch:
-        infer_outputs(node);
+        if (listed > kMostListed) raise<InvalidArgument>("{}: it has {} results", subject_, listed);
+        infer_outputs(node, listed);
         break;
       case OperatorKind::kPlaceholder:
         set_output(node, optional_type(node.arguments[0]), shape_of_value(node.arguments[1]));
@@ -383,17 +387,52 @@ class GraphReader {
         const auto& parts = node.arguments[0].outputs();
         if (parts.empty()) raise<InvalidArgument>("{}: it adds up no gradients", subject_);
         check_parts(parts);
-        node.outputs = {parts.front().get()->outputs[static_cast<size_t>(parts.front().index())]};
+        node.outputs = {info_of(parts.front())};
         break;
       }
       case OperatorKind::kReceive:
         node.outputs = {{.type = type_that_travels(node.arguments[2].value().toStringRef(), subject_),
                          .dtype = optional_type(node.arguments[3])}};
         break;
+      case OperatorKind::kPrint: {
+        const Output value = node.arguments[0].outputs().front();
+        node.outputs = {info_of(value)};
+        break;
+      }
+      case OperatorKind::kCond:
+      case OperatorKind::kWhileLoop:
+        set_results_of_bodies(node, subject_, depth_ + 1);
+        break;
+      case OperatorKind::kQueue:
+        check_queue(node, 0);
+        break;
+      case OperatorKind::kEnqueue:
+        check_queue(node, 2);
+        if (node.arguments[0].outputs().size() != node.arguments[3].value().toIntVector().size())
+          raise<InvalidArgument>("{}: it has another number of tensors than types", subject_);
+        break;
+      case OperatorKind::kDequeue:
+      case OperatorKind::kQueueSize:
+        check_queue(node, 1);
+        set_queue_outputs(node);
+        break;
+      case OperatorKind::kCloseQueue:
+        check_queue(node, 1);
+        break;
       case OperatorKind::kGroup:
       case OperatorKind::kSend:
         break;
     }
+  }
+
+  // A queue's capacity is argument `first`, and its types are the next.
+  void check_queue(const GraphNode& node, size_t first) const {
+    const int64_t capacity = node.arguments[first].value().toInt();
+    const auto types = node.arguments[first + 1].value().toIntVector();
+    if (capacity < 1 || types.empty())
+      raise<InvalidArgument>("{}: a queue of {} elements with {} tensors each", subject_, capacity,
+                             types.size());
+    for (const int64_t type : types) static_cast<void>(scalar_type(Argument(type)));
   }
 
   // What is no tensor is a value, and what is one is an output: the functions of Graph make it so.
@@ -472,18 +511,19 @@ class GraphReader {
       if (outputs[i].get() != &forward || !gradients[i].defined())
         raise<InvalidArgument>("{}: its outputs are not of one node, or have no gradients", subject_);
     }
-    if (forward.op->kind() != OperatorKind::kLibtorch)
+    if (!forward.op->is_differentiable())
       raise<InvalidArgument>("{}: '{}' has no derivative", subject_, forward.name);
     for (const int64_t position : node.arguments[2].value().toIntVector()) {
       if (position < 0 || position >= static_cast<int64_t>(inputs.size()))
         raise<InvalidArgument>("{}: '{}' has no input {}", subject_, forward.name, position);
       const Output& input = inputs[static_cast<size_t>(position)];
-      node.outputs.push_back(input.get()->outputs[static_cast<size_t>(input.index())]);
+      node.outputs.push_back(info_of(input));
     }
   }
 
   const GraphProto& proto_;
   const std::vector<at::Tensor>& tensors_;
+  const int depth_;
   Graph graph_;
   GraphData& data_ = graph_.data();
   std::unordered_map<std::string, std::shared_ptr<const std::string>> files_;
@@ -497,8 +537,8 @@ SavedGraph to_proto(const Graph& graph) {
   return GraphWriter(graph.data()).write();
 }
 
-Graph from_proto(const GraphProto& proto, const std::vector<at::Tensor>& tensors) {
-  return GraphReader(proto, tensors).read();
+Graph from_proto(const GraphProto& proto, const std::vector<at::Tensor>& tensors, int depth) {
+  return GraphReader(proto, tensors, depth).read();
 }
 
 std::vector<at::Tensor> empty_tensors(const GraphProto& proto) {

@@ -25,8 +25,8 @@ struct SavedGraph {
 
 SavedGraph to_proto(const Graph& graph);
 
-/// The tensors are not copied.
-Graph from_proto(const graph::GraphProto& proto, const std::vector<at::Tensor>& tensors);
+/// The tensors are not copied. `depth` says how many graphs this one is inside of (graph_body.h).
+Graph from_proto(const graph::GraphProto& proto, const std::vector<at::Tensor>& tensors, int depth = 0);
 
 /// What is known of the outside tensors before they are there, in their order: to receive them into.
 std::vector<at::Tensor> empty_tensors(const graph::GraphProto& proto);

@@ -62,7 +62,7 @@ std::optional<c10::IValue> converted(const c10::IValue& value, const c10::Argume
 
 bool takes(const c10::TypePtr& type, const Output& output) {
   if (!output.defined()) return type->kind() == c10::TypeKind::OptionalType;
-  return output.get()->outputs[static_cast<size_t>(output.index())].type->isSubtypeOf(*type);
+  return info_of(output).type->isSubtypeOf(*type);
 }
 
 std::string describe_type(const Argument& argument) {
@@ -71,8 +71,7 @@ std::string describe_type(const Argument& argument) {
     return argument.value().isNone() ? "None" : argument.value().type<c10::Type>()->annotation_str();
   const Output& output = argument.outputs().front();
   if (!output.defined()) return "an undefined output";
-  return fmt::format("{}, a {}", output.name(),
-                     output.get()->outputs[static_cast<size_t>(output.index())].type->annotation_str());
+  return fmt::format("{}, a {}", output.name(), info_of(output).type->annotation_str());
 }
 
 std::optional<Argument> matched(const Argument& argument, const c10::Argument& formal) {

@@ -49,6 +49,20 @@ constexpr std::array kOwnOperators = {
         "muster::gradient(Tensor[] outputs, Tensor?[] gradients, int[] inputs, int call) -> Tensor[]"},
     OwnOperator{OperatorKind::kSumGradients, "muster::sum_gradients(Tensor[] gradients) -> Tensor"},
     OwnOperator{OperatorKind::kGroup, "muster::group() -> ()"},
+    OwnOperator{OperatorKind::kPrint, "muster::print(Tensor value, str text) -> Tensor"},
+    OwnOperator{OperatorKind::kCond,
+                "muster::cond(Tensor predicate, Tensor[] captured, str then_branch, str else_branch) -> "
+                "Tensor[]"},
+    OwnOperator{OperatorKind::kWhileLoop,
+                "muster::while_loop(Tensor[] initial, Tensor[] captured, str condition, str body) -> "
+                "Tensor[]"},
+    OwnOperator{OperatorKind::kQueue, "muster::queue(int capacity, int[] types) -> ()"},
+    OwnOperator{OperatorKind::kEnqueue,
+                "muster::enqueue(Tensor[] element, str queue, int capacity, int[] types) -> ()"},
+    OwnOperator{OperatorKind::kDequeue, "muster::dequeue(str queue, int capacity, int[] types) -> Tensor[]"},
+    OwnOperator{OperatorKind::kQueueSize,
+                "muster::queue_size(str queue, int capacity, int[] types) -> Tensor"},
+    OwnOperator{OperatorKind::kCloseQueue, "muster::close_queue(str queue, int capacity, int[] types) -> ()"},
     OwnOperator{OperatorKind::kSend, "muster::send(Any? value, int key, int task) -> ()"},
     OwnOperator{OperatorKind::kReceive,
                 "muster::receive(int key, int task, str type, ScalarType? dtype) -> Any"},
@@ -146,6 +160,13 @@ Operator::Operator(std::string name, c10::FunctionSchema schema,
       schema_(std::make_shared<const c10::FunctionSchema>(std::move(schema))),
       is_pure_(!schema_->is_mutable()),
       operation_(std::move(operation)) {}
+
+bool Operator::gives_list() const {
+  const auto& returns = schema().returns();
+  if (returns.size() != 1) return false;
+  const auto list = returns.front().type()->cast<c10::ListType>();
+  return list && list->getElementType()->kind() == c10::TypeKind::TensorType;
+}
 
 bool Operator::writes(size_t argument) const {
   const auto* alias = schema().arguments()[argument].alias_info();

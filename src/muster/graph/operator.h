@@ -39,6 +39,14 @@ enum class OperatorKind {
   kGradient,       ///< libtorch's derivative of another node
   kSumGradients,   ///< adds up what the users of an output say of its gradient
   kGroup,          ///< does nothing, after others
+  kPrint,          ///< gives what it takes, and prints it
+  kCond,           ///< one of two bodies (graph_body.h), as a tensor says
+  kWhileLoop,      ///< a body, as long as another one says
+  kQueue,          ///< where a queue is (muster/queue.h)
+  kEnqueue,        ///< puts an element into it
+  kDequeue,        ///< takes one out
+  kQueueSize,      ///< how many it has
+  kCloseQueue,     ///< lets nobody put one in any more
   kSend,           ///< gives a value to another task
   kReceive,        ///< takes it there
 };
@@ -59,6 +67,15 @@ class Operator {
 
   /// Whether it gives the same results for the same arguments, and does nothing else.
   bool is_pure() const { return is_pure_; }
+
+  /// Whether it gives a list of tensors, each of which is a result of its node.
+  bool gives_list() const;
+
+  /// Whether autograd knows its derivative.
+  bool is_differentiable() const {
+    return kind_ == OperatorKind::kLibtorch || kind_ == OperatorKind::kPrint ||
+           kind_ == OperatorKind::kCond || kind_ == OperatorKind::kWhileLoop;
+  }
 
   /// Whether it changes the argument, which then has to be a variable.
   bool writes(size_t argument) const;

@@ -250,7 +250,7 @@ class Partitioner {
   Output feed(Piece& piece, size_t index) {
     if (const auto found = piece.fed.find(index); found != piece.fed.end()) return found->second;
     const Output& whole = signature_.feeds[index];
-    const auto& info = whole.get()->outputs[static_cast<size_t>(whole.index())];
+    const auto& info = info_of(whole);
     GraphNode& made = make(piece, Operator::find("muster::placeholder"), whole.get()->name, *whole.get());
     // Whoever feeds it has compared its shape with what is expected.
     made.arguments = {

@@ -38,7 +38,7 @@ c10::IValue example_list(const Argument& argument, const c10::Argument& formal, 
   c10::impl::GenericList list(type->expectRef<c10::ListType>().getElementType());
   for (const auto& output : argument.outputs()) {
     if (output.defined()) {
-      list.push_back((*output.get()->outputs[static_cast<size_t>(output.index())].examples)[batch]);
+      list.push_back((*info_of(output).examples)[batch]);
     } else {
       list.push_back(c10::IValue());
     }
@@ -51,7 +51,7 @@ c10::IValue example(const Argument& argument, const c10::Argument& formal, size_
   if (!argument.is_value()) {
     const Output& output = argument.outputs().front();
     if (!output.defined()) return {};
-    return (*output.get()->outputs[static_cast<size_t>(output.index())].examples)[batch];
+    return (*info_of(output).examples)[batch];
   }
   // What makes a tensor from nothing makes one without data.
   if (formal.name() == "device" && argument.value().isNone()) return at::Device(at::kMeta);
@@ -68,9 +68,8 @@ bool is_for_want_of_data(const c10::Error& error) {
 
 bool is_same_for_all_batches(const GraphNode& node) {
   bool same = true;
-  node.each_input([&same](const Output& output) {
-    same = same && same_for_all_batches(*output.get()->outputs[static_cast<size_t>(output.index())].examples);
-  });
+  node.each_input(
+      [&same](const Output& output) { same = same && same_for_all_batches(*info_of(output).examples); });
   return same;
 }
 
@@ -101,16 +100,8 @@ std::optional<std::vector<c10::IValue>> run_example(const GraphNode& node, size_
 
 bool has_examples(const GraphNode& node) {
   bool all = true;
-  node.each_input([&all](const Output& output) {
-    all = all && output.get()->outputs[static_cast<size_t>(output.index())].examples.has_value();
-  });
+  node.each_input([&all](const Output& output) { all = all && info_of(output).examples.has_value(); });
   return all;
-}
-
-bool gives_list(const c10::FunctionSchema& schema) {
-  return schema.returns().size() == 1 && schema.returns().front().type()->kind() == c10::TypeKind::ListType &&
-         schema.returns().front().type()->expectRef<c10::ListType>().getElementType()->kind() ==
-             c10::TypeKind::TensorType;
 }
 
 // A list of tensors as a result is as many results.
@@ -173,9 +164,9 @@ Shape shape_of(const Examples& examples) {
   return Shape(std::move(sizes));
 }
 
-void infer_outputs(GraphNode& node) {
+void infer_outputs(GraphNode& node, size_t listed) {
   const auto& schema = node.op->schema();
-  const bool is_list = gives_list(schema);
+  const bool is_list = node.op->gives_list();
   if (!is_list) {
     for (const auto& result : schema.returns()) node.outputs.push_back({.type = result.type()});
   }
@@ -201,12 +192,12 @@ void infer_outputs(GraphNode& node) {
     }
   }
   if (is_list) {
-    if (found.empty())
+    if (found.empty() && listed == 0)
       raise<InvalidArgument>(
           "{}: how many results it has depends on sizes that are not known; use "
           "placeholders with shapes",
           node.describe());
-    node.outputs.resize(found.size(), {.type = c10::TensorType::get()});
+    node.outputs.resize(found.empty() ? listed : found.size(), {.type = c10::TensorType::get()});
   }
   for (size_t i = 0; i < found.size(); ++i) set_info(node.outputs[i], std::move(found[i]));
 }

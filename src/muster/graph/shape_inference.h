@@ -31,8 +31,9 @@ using Examples = std::array<c10::IValue, kExampleBatches.size()>;
 struct GraphNode;
 
 /// Fills in what is known of the node's outputs. Throws InvalidArgument, with the node and libtorch's own
-/// words, where the operator refuses arguments of these types and sizes.
-void infer_outputs(GraphNode& node);
+/// words, where the operator refuses arguments of these types and sizes. `listed` is the number of results of
+/// an operator that gives a list, for where sizes do not tell it; 0: they have to.
+void infer_outputs(GraphNode& node, size_t listed = 0);
 
 /// Examples of a tensor of this type and shape, which is known.
 Examples examples_of(at::ScalarType dtype, const Shape& shape);

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/optim/rule_text.h"
+#include "muster/runtime/node_functions.h"
 #include "muster/runtime/replica_functions.h"
 
 namespace muster::detail {
@@ -19,6 +20,7 @@ void Compiler::compile() {
   simplify();
   find_roots();
   want_results();
+  program_.is_body = options_.is_body;
   auto units = order();
   form_blocks(units);
   emit(units);
@@ -271,23 +273,10 @@ void Compiler::emit(const std::vector<Unit>& units) {
 
 void Compiler::emit_node(const GraphNode& node) {
   switch (node.op->kind()) {
-    case OperatorKind::kLibtorch: {
-      const auto& formals = node.op->schema().arguments();
-      std::vector<Source> sources;
-      for (size_t i = 0; i < formals.size(); ++i)
-        sources.push_back(source_of(node.arguments[i], formals[i], node));
-      Instruction& made =
-          emit(InstructionKind::kCall, node, sources, static_cast<uint32_t>(node.outputs.size()));
-      made.on_tape = regions_.contains(node.id);
-      made.gives_list = node.op->schema().returns().size() == 1 &&
-                        node.op->schema().returns().front().type()->kind() == c10::TypeKind::ListType &&
-                        node.outputs.front().type->kind() == c10::TypeKind::TensorType;
-      made.detail = static_cast<uint32_t>(program_.operators.size());
+    case OperatorKind::kLibtorch:
+      emit_call(InstructionKind::kCall, node, /*takes_values=*/true, program_.operators.size());
       program_.operators.push_back(node.op);
-      slots_[node.id] = made.result;
-      if (made.on_tape) detach_fetches(node);
       break;
-    }
     case OperatorKind::kVariable: {
       Instruction& made = emit(InstructionKind::kRead, node, {}, 1);
       made.detail = variable_index(node);
@@ -345,16 +334,20 @@ void Compiler::emit_node(const GraphNode& node) {
     case OperatorKind::kAccumulate:
     case OperatorKind::kPush:
     case OperatorKind::kCarryOut:
-    case OperatorKind::kNextToken: {
-      const Argument& argument = node.arguments[1];
-      Instruction& made = emit(InstructionKind::kFunction, node,
-                               {argument.is_value() ? constant({}) : source_of(argument.outputs().front())},
-                               static_cast<uint32_t>(node.outputs.size()));
-      made.detail = static_cast<uint32_t>(program_.functions.size());
+    case OperatorKind::kNextToken:
+      emit_call(InstructionKind::kFunction, node, /*takes_values=*/false, program_.functions.size());
       program_.functions.push_back(replica_function(node, container_, options_.session));
-      slots_[node.id] = made.result;
       break;
-    }
+    case OperatorKind::kPrint:
+    case OperatorKind::kCond:
+    case OperatorKind::kWhileLoop:
+    case OperatorKind::kEnqueue:
+    case OperatorKind::kDequeue:
+    case OperatorKind::kQueueSize:
+    case OperatorKind::kCloseQueue:
+      emit_call(InstructionKind::kFunction, node, /*takes_values=*/false, program_.functions.size());
+      program_.functions.push_back(node_function(node, container_, options_));
+      break;
     case OperatorKind::kReceive:
       slots_[node.id] = program_.slots;
       program_.received.push_back(
@@ -364,8 +357,25 @@ void Compiler::emit_node(const GraphNode& node) {
     case OperatorKind::kConstant:
     case OperatorKind::kGradient:
     case OperatorKind::kGroup:
+    case OperatorKind::kQueue:
       break;
   }
+}
+
+// A call takes its arguments from the stack; what is a value, a function of ours knows already.
+void Compiler::emit_call(InstructionKind kind, const GraphNode& node, bool takes_values, size_t detail) {
+  const auto& formals = node.op->schema().arguments();
+  std::vector<Source> sources;
+  for (size_t i = 0; i < formals.size(); ++i) {
+    if (!takes_values && (node.arguments[i].is_value() || node.op->writes(i))) continue;
+    sources.push_back(source_of(node.arguments[i], formals[i], node));
+  }
+  Instruction& made = emit(kind, node, sources, static_cast<uint32_t>(node.outputs.size()));
+  made.on_tape = regions_.contains(node.id);
+  made.gives_list = node.op->gives_list();
+  made.detail = static_cast<uint32_t>(detail);
+  slots_[node.id] = made.result;
+  if (made.on_tape) detach_fetches(node);
 }
 
 void Compiler::detach_fetches(const GraphNode& node) {
@@ -447,7 +457,8 @@ void Compiler::release() {
     };
     for (uint32_t i = 0; i < instruction->results; ++i) use(instruction->result + i);  // nobody needs it
     each_slot(*instruction, use);
-    if (instruction->kind == InstructionKind::kCall || instruction->kind == InstructionKind::kAssign) {
+    if (instruction->kind == InstructionKind::kCall || instruction->kind == InstructionKind::kFunction ||
+        instruction->kind == InstructionKind::kAssign) {
       // The last of the arguments that name the slot takes it, unless it is in a list too.
       std::set<uint32_t> listed;
       for (uint32_t i = 0; i < instruction->sources; ++i) {

@@ -77,6 +77,7 @@ class Compiler {
   void connect_blocks(const std::vector<Unit>& units);
   void emit(const std::vector<Unit>& units);
   void emit_node(const GraphNode& node);
+  void emit_call(InstructionKind kind, const GraphNode& node, bool takes_values, size_t detail);
   void emit_pass(Pass& pass);
   void find_values_that_must_be_defined();
   void count_shared_uses();

@@ -22,12 +22,15 @@ namespace muster::detail {
 namespace {
 
 // Off the tape nothing is recorded, and autograd's part of the dispatcher is left out; on it, it records.
+// A body is recorded as its caller is.
 class TapeMode {
  public:
-  TapeMode() : gradients_(false) { below_.emplace(); }
+  explicit TapeMode(bool is_body) : is_body_(is_body), gradients_(is_body && at::GradMode::is_enabled()) {
+    if (!is_body) below_.emplace();
+  }
 
   void set(bool on_tape) {
-    if (on_tape == !below_.has_value()) return;
+    if (is_body_ || on_tape == !below_.has_value()) return;
     if (on_tape) {
       below_.reset();
       at::GradMode::set_enabled(true);
@@ -38,13 +41,14 @@ class TapeMode {
   }
 
  private:
+  const bool is_body_;
   at::AutoGradMode gradients_;  // what it was is restored at the end
   std::optional<at::AutoDispatchBelowADInplaceOrView> below_;
 };
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<const Program> program, TensorMemory& memory)
+Executor::Executor(std::shared_ptr<const Program> program, TensorMemory* memory)
     : program_(std::move(program)), memory_(memory) {
   for (const auto& received : program_->received) {
     if (!received_.emplace(received.key, &received).second)
@@ -54,13 +58,27 @@ Executor::Executor(std::shared_ptr<const Program> program, TensorMemory& memory)
 
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds, StepExchange* others) {
   const c10::InferenceMode no_inference(false);  // in which there are no derivatives
-  const TensorMemory::Scope scope(memory_);
+  const TensorMemory::Scope scope(*memory_);
   auto frame = take_frame();
   feed(*frame, feeds);
   execute(*frame, others);
   std::vector<at::Tensor> results;
   results.reserve(program_->fetches.size());
   for (const auto& fetch : program_->fetches) results.push_back(fetched(fetch, *frame));
+  give_back(std::move(frame));
+  return results;
+}
+
+std::vector<c10::IValue> Executor::call(const std::vector<c10::IValue>& inputs, StepExchange* others) {
+  MUSTER_CHECK(inputs.size() == program_->feeds.size(), "a body takes {} values, and is given {}",
+               program_->feeds.size(), inputs.size());
+  auto frame = take_frame();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (program_->feeds[i].is_used) frame->slots[program_->feeds[i].slot] = inputs[i];
+  }
+  execute(*frame, others);
+  std::vector<c10::IValue> results;
+  for (const auto& fetch : program_->fetches) results.push_back(fetched_value(fetch, *frame));
   give_back(std::move(frame));
   return results;
 }
@@ -168,7 +186,7 @@ void Executor::execute_blocks(Frame& frame, StepExchange& others) const {
 }
 
 void Executor::execute(const Block& block, Frame& frame, StepExchange* others) const {
-  TapeMode tape;
+  TapeMode tape(program_->is_body);
   const Instruction* instruction = nullptr;
   try {
     for (uint32_t number = 0; number < block.count; ++number) {
@@ -179,7 +197,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
       const Source* sources = program_->sources.data() + each.first_source;
       switch (each.kind) {
         case InstructionKind::kCall:
-          call(each, frame);
+          call(each, frame, others);
           break;
         case InstructionKind::kRead:
           frame.slots[each.result] = program_->variables[each.detail]->read();
@@ -226,8 +244,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
           break;
         case InstructionKind::kFunction: {
           if (others != nullptr) others->take_back();
-          auto result = program_->functions[each.detail](value(sources[0], frame), others);
-          if (each.results > 0) frame.slots[each.result] = std::move(result);
+          call(each, frame, others);
           break;
         }
       }
@@ -242,7 +259,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
   }
 }
 
-void Executor::call(const Instruction& instruction, Frame& frame) const {
+void Executor::call(const Instruction& instruction, Frame& frame, StepExchange* others) const {
   auto& stack = frame.stack;
   stack.clear();
   const Source* sources = program_->sources.data() + instruction.first_source;
@@ -263,7 +280,11 @@ void Executor::call(const Instruction& instruction, Frame& frame) const {
         break;
     }
   }
-  program_->operators[instruction.detail]->call(stack);
+  if (instruction.kind == InstructionKind::kFunction) {
+    program_->functions[instruction.detail](stack, others);
+  } else {
+    program_->operators[instruction.detail]->call(stack);
+  }
   if (instruction.gives_list) {
     auto tensors = stack.front().toTensorVector();
     if (tensors.size() != instruction.results)
@@ -320,10 +341,14 @@ void Executor::sum(const Instruction& instruction, Frame& frame) const {
   frame.slots[instruction.result] = std::move(total);
 }
 
+const c10::IValue& Executor::fetched_value(const Source& source, const Frame& frame) const {
+  return source.kind == Source::Kind::kConstant ? program_->constants[source.index]
+                                                : frame.slots[source.index];
+}
+
 // A result must not change afterwards, nor change anything: what others hold is copied.
 at::Tensor Executor::fetched(const Source& source, const Frame& frame) const {
-  const c10::IValue& found =
-      source.kind == Source::Kind::kConstant ? program_->constants[source.index] : frame.slots[source.index];
+  const c10::IValue& found = fetched_value(source, frame);
   if (!found.isTensor()) {
     if (found.isInt()) return at::scalar_tensor(found.toInt(), at::TensorOptions(at::kLong));
     if (found.isDouble()) return at::scalar_tensor(found.toDouble(), at::TensorOptions(at::kDouble));

@@ -46,12 +46,15 @@ class StepExchange {
 
 class Executor {
  public:
-  /// Tensors come from `memory`, which outlives this.
-  Executor(std::shared_ptr<const Program> program, TensorMemory& memory);
+  /// Tensors come from `memory`, which outlives this; of a body, which needs none, from that of its caller.
+  explicit Executor(std::shared_ptr<const Program> program, TensorMemory* memory = nullptr);
 
   /// The feeds in the order of the signature; the results in the order of its fetches. Nobody but the caller
   /// has the results.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds, StepExchange* others = nullptr);
+
+  /// The same within a run, of a body: autograd records it if it records the caller.
+  std::vector<c10::IValue> call(const std::vector<c10::IValue>& inputs, StepExchange* others = nullptr);
 
  private:
   struct Frame {
@@ -65,14 +68,15 @@ class Executor {
   void execute(Frame& frame, StepExchange* others) const;
   void execute_blocks(Frame& frame, StepExchange& others) const;
   void execute(const Block& block, Frame& frame, StepExchange* others) const;
-  void call(const Instruction& instruction, Frame& frame) const;
+  void call(const Instruction& instruction, Frame& frame, StepExchange* others) const;
   void pass(const Instruction& instruction, Frame& frame) const;
   void sum(const Instruction& instruction, Frame& frame) const;
   c10::IValue value(const Source& source, Frame& frame) const;
+  const c10::IValue& fetched_value(const Source& source, const Frame& frame) const;
   at::Tensor fetched(const Source& source, const Frame& frame) const;
 
   const std::shared_ptr<const Program> program_;  // shared: several sessions may run one
-  TensorMemory& memory_;
+  TensorMemory* const memory_;
   std::unordered_map<uint32_t, const Received*> received_;  // by key
   Mutex mutex_;
   std::vector<std::unique_ptr<Frame>> frames_ MUSTER_GUARDED_BY(mutex_);  // that are not in use

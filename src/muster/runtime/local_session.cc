@@ -17,7 +17,7 @@ namespace {
 
 struct LocalCallable final : Callable::State {
   LocalCallable(std::shared_ptr<const Program> program, TensorMemory& memory)
-      : executor(std::move(program), memory) {}
+      : executor(std::move(program), &memory) {}
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds) override { return executor.run(feeds); }
 

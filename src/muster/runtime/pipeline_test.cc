@@ -8,6 +8,7 @@
 #include "muster/ops.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
+#include "muster/stages.h"
 #include "muster/trace.h"
 
 namespace muster {
@@ -240,6 +241,64 @@ TEST(Pipeline, WhatCanNotBeIsRefusedByName) {
                 session.run({}, {{pipeline.batch(x), torch::ones({6, 6})}}, {pipeline.train});
               }),
               HasSubstr("expected [4N, 6]"));
+}
+
+// Eight equal layers, and a node that costs nothing: no stage gets nearly all of it.
+TEST(Stages, AreCutByMeasuredTimesAndTrainAsOneTask) {
+  torch::manual_seed(1);
+  torch::nn::Sequential net;
+  for (int i = 0; i < 8; ++i) {
+    net->push_back(torch::nn::Linear(256, 256));
+    net->push_back(torch::nn::Tanh());
+  }
+  const torch::Tensor x = torch::rand({64, 256});
+  const torch::Tensor y = torch::rand({64, 256});
+  const TestServers cluster(2);
+  std::vector<torch::Tensor> losses;
+  for (const bool is_cut : {false, true}) {
+    Graph graph;
+    const auto traced = trace(graph, net, {torch::zeros({2, 256})});
+    const Output t = graph.placeholder("t", torch::kFloat, {kBatch, 256});
+    const Output loss = ops::mse_loss(traced.outputs[0], t);
+    if (is_cut) {
+      const auto stages =
+          place_in_stages(loss, {"/job:task/task:0", "/job:task/task:1"}, {{traced.inputs[0], x}, {t, y}});
+      ASSERT_EQ(stages.size(), 2);
+      EXPECT_EQ(stages[0].first, "0/addmm");
+      EXPECT_EQ(stages[1].last, "mse_loss");
+      EXPECT_EQ(graph.find("0.weight").device(), "/job:task/task:0");
+      EXPECT_EQ(graph.find("14.weight").device(), "/job:task/task:1");
+      EXPECT_EQ(graph.find("14.weight/initial").device(), "/job:task/task:1");
+      for (const auto& stage : stages) {
+        EXPECT_GT(stage.forward.count(), 0);
+        EXPECT_GT(stage.backward.count(), 0);
+      }
+    }
+    const Node train = minimize(optim::SGD({.lr = 0.1}), loss);
+    Session session(is_cut ? cluster.target() : "local", graph, {.secret = "test"});
+    session.run({}, {}, {graph.initializer()});
+    for (int i = 0; i < 3; ++i)
+      losses.push_back(session.run({loss}, {{traced.inputs[0], x}, {t, y}}, {train}).front());
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(losses[i].allclose(losses[i + 3], 1e-5));
+}
+
+TEST(Stages, RefuseWhatCantBeCut) {
+  Graph graph;
+  const Output x = graph.placeholder("x", torch::kFloat, {kBatch});
+  const Output loss = ops::sum(x);
+  const auto refused = [&](const std::vector<std::string>& devices, const torch::Tensor& value) {
+    try {
+      place_in_stages(loss, devices, {{x, value}});
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(refused({}, torch::ones({2})), HasSubstr("there are no devices"));
+  EXPECT_THAT(refused({"/task:0", "/task:1"}, torch::ones({2})),
+              HasSubstr("1 nodes can't be cut into 2 stages"));
+  EXPECT_THAT(refused({"somewhere"}, torch::ones({2})), HasSubstr("somewhere"));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct CompileOptions {
   bool fold_constants = true;
   bool share_subexpressions = true;
   bool join_gradients = true;
+  bool is_body = false;  ///< of a branch or a loop: autograd records what it records of the node around it
   uint64_t session = 0;  ///< whose program it is, by its number on this task; 0: of one in this process
 };
 
@@ -56,13 +57,14 @@ enum class InstructionKind : uint8_t {
   kGradient,  ///< autograd over a tape
   kSum,       ///< the sum of the sources that are defined
   kSend,      ///< source 0 goes to another task
-  kFunction,  ///< a function of source 0
+  kFunction,  ///< what a node does that is no operator of libtorch's
 };
 
 class StepExchange;
 
-/// What a node does that is no operator of libtorch's, for one step. Thread-safe; may block.
-using StepFunction = std::function<c10::IValue(const c10::IValue& argument, StepExchange* others)>;
+/// What a node does that is no operator of libtorch's, for one step: takes the outputs that are its arguments
+/// from the stack, and leaves its results there. Thread-safe; may block.
+using StepFunction = std::function<void(torch::jit::Stack& stack, StepExchange* others)>;
 
 struct Instruction {
   InstructionKind kind = InstructionKind::kCall;
@@ -165,6 +167,7 @@ class Program {
   std::vector<uint32_t>
       shared_uses;  ///< of each slot, by how many blocks it is used, where that is more than one
   uint32_t slots = 0;
+  bool is_body = false;
 };
 
 }  // namespace muster::detail

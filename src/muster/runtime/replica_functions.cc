@@ -16,9 +16,13 @@ uint64_t step_of(const StepExchange* others) {
   return others == nullptr ? 0 : others->step();
 }
 
-const at::Tensor& tensor_of(const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined()) throw InvalidArgument("it is given no tensor");
-  return value.toTensor();
+// The one argument, which is taken from the stack.
+at::Tensor take_tensor(torch::jit::Stack& stack) {
+  if (stack.empty() || !stack.front().isTensor() || !stack.front().toTensor().defined())
+    throw InvalidArgument("it is given no tensor");
+  at::Tensor taken = std::move(stack.front()).toTensor();
+  stack.clear();
+  return taken;
 }
 
 // Arguments of muster::push and muster::next_token.
@@ -48,42 +52,41 @@ ReplicaCoordinator& coordinator_of(const GraphNode& node, Container& container) 
 StepFunction accumulate(const GraphNode& node, Container& container) {
   const int64_t replica = number(node, 2);
   Accumulator& accumulator = container.replicas().accumulator(text(node, 3), variable_of(node, container));
-  return [replica, &accumulator](const c10::IValue& gradient, StepExchange* others) {
-    accumulator.keep(static_cast<int>(replica), step_of(others), tensor_of(gradient));
-    return c10::IValue();
+  return [replica, &accumulator](torch::jit::Stack& stack, StepExchange* others) {
+    accumulator.keep(static_cast<int>(replica), step_of(others), take_tensor(stack));
   };
 }
 
 StepFunction push(const GraphNode& node, Container& container, uint64_t session) {
   ReplicaCoordinator& coordinator = coordinator_of(node, container);
-  return
-      [&coordinator, replica = number(node, kReplica), session](const c10::IValue& lr, StepExchange* others) {
-        return c10::IValue(pack(coordinator.push(
-            {.worker = replica, .session = session, .step = step_of(others)}, tensor_of(lr).item<double>())));
-      };
+  return [&coordinator, replica = number(node, kReplica), session](torch::jit::Stack& stack,
+                                                                   StepExchange* others) {
+    const double lr = take_tensor(stack).item<double>();
+    stack.emplace_back(
+        pack(coordinator.push({.worker = replica, .session = session, .step = step_of(others)}, lr)));
+  };
 }
 
 StepFunction carry_out(const GraphNode& node, Container& container) {
   Accumulator& accumulator = container.replicas().accumulator(text(node, 3), variable_of(node, container));
-  return [rule = parse_rule(text(node, 2)), &accumulator](const c10::IValue& commands, StepExchange*) {
-    accumulator.carry_out(unpack(tensor_of(commands)), *rule);
-    return c10::IValue();
+  return [rule = parse_rule(text(node, 2)), &accumulator](torch::jit::Stack& stack, StepExchange*) {
+    accumulator.carry_out(unpack(take_tensor(stack)), *rule);
   };
 }
 
 StepFunction next_token(const GraphNode& node, Container& container, uint64_t session) {
   ReplicaCoordinator& coordinator = coordinator_of(node, container);
   return [&coordinator, replica = number(node, kReplica), session,
-          &global_step = variable_of(node, container)](const c10::IValue& commands, StepExchange* others) {
+          &global_step = variable_of(node, container)](torch::jit::Stack& stack, StepExchange* others) {
     const ReplicaCoordinator::Run run{.worker = replica, .session = session, .step = step_of(others)};
-    if (!commands.isNone()) {
-      const auto done = unpack(tensor_of(commands));
+    if (!stack.empty()) {
+      const auto done = unpack(take_tensor(stack));
       coordinator.carried_out(run, done.empty() ? 0 : done.back().number);
     }
     coordinator.wait(run, [others] {
       if (others != nullptr) others->check();
     });
-    return c10::IValue(global_step.read());
+    stack.emplace_back(global_step.read());
   };
 }
 

@@ -34,6 +34,11 @@ detail::ClusterSpec checked(const ClusterSpec::Jobs& jobs) {
   return detail::ClusterSpec(std::move(addresses));
 }
 
+Server::Options with_secret(Server::Options options) {
+  options.secret = detail::secret_for_server(options.secret);
+  return options;
+}
+
 }  // namespace
 
 ClusterSpec::ClusterSpec(const Jobs& jobs) : jobs_(jobs) {
@@ -55,9 +60,8 @@ ClusterSpec ClusterSpec::parse(std::string_view text) {
 }
 
 struct Server::State {
-  State(ClusterSpec known_cluster, const detail::TaskName& name, std::string known_secret,
-        bool shares_memory = true)
-      : cluster(std::move(known_cluster)), task(name), secret(std::move(known_secret)) {
+  State(ClusterSpec known_cluster, const detail::TaskName& name, Options options)
+      : cluster(std::move(known_cluster)), task(name), secret(std::move(options.secret)) {
     const detail::ClusterSpec spec = checked(cluster.jobs());
     const detail::Address& address = spec.address(task);
     const auto tasks = spec.tasks();
@@ -66,7 +70,8 @@ struct Server::State {
                                            .number = static_cast<uint32_t>(number),
                                            .host = address.host,
                                            .secret = secret,
-                                           .shares_memory = shares_memory});
+                                           .shares_memory = options.shared_memory,
+                                           .memory_limit = options.memory_limit});
     streams.emplace(address, secret, worker->self(),
                     detail::RuntimeStreams::Handler{
                         .requested = [this](uint64_t stream,
@@ -150,8 +155,7 @@ struct Server::State {
 };
 
 Server::Server(const ClusterSpec& cluster, const std::string& job, int task, Options options)
-    : Server(std::make_unique<State>(cluster, detail::TaskName::of(job, task),
-                                     detail::secret_for_server(options.secret), options.shared_memory)) {}
+    : Server(std::make_unique<State>(cluster, detail::TaskName::of(job, task), with_secret(options))) {}
 
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Server::~Server() = default;
@@ -161,7 +165,8 @@ Server& Server::operator=(Server&&) noexcept = default;
 Server Server::create_local() {
   const detail::ReservedPort port("127.0.0.1");
   return Server(std::make_unique<State>(ClusterSpec{{"local", {fmt::format("127.0.0.1:{}", port.port())}}},
-                                        detail::TaskName::of("local", 0), detail::random_token()));
+                                        detail::TaskName::of("local", 0),
+                                        Options{.secret = detail::random_token()}));
 }
 
 Server Server::of_environment(Options options) {

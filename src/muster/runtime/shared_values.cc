@@ -1,5 +1,6 @@
 #include "muster/runtime/shared_values.h"
 
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -20,10 +21,15 @@ constexpr size_t kSmallest = 16384;
 
 }  // namespace
 
-TaskMemory::TaskMemory(bool is_shared)
-    : is_shared_(is_shared), arena_(Arena::create()), tensors_([arena = arena_](size_t bytes) {
-        return std::shared_ptr<void>(arena->allocate(bytes), [arena](void* memory) { arena->free(memory); });
-      }) {}
+TaskMemory::TaskMemory(bool is_shared, size_t limit)
+    : is_shared_(is_shared),
+      arena_(Arena::create()),
+      tensors_(
+          [arena = arena_](size_t bytes) {
+            return std::shared_ptr<void>(arena->allocate(bytes),
+                                         [arena](void* memory) { arena->free(memory); });
+          },
+          limit == 0 ? std::numeric_limits<size_t>::max() : limit) {}
 
 struct SharedValues::Borrowed {
   explicit Borrowed(std::shared_ptr<Arena> own)

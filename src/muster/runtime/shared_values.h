@@ -31,8 +31,9 @@ namespace muster::detail {
 /// The memory of a task's tensors, or of a client's: kept from step to step, in an arena.
 class TaskMemory {
  public:
-  /// Throws SystemError when no arena can be had.
-  explicit TaskMemory(bool is_shared = true);
+  /// Its tensors have `limit` bytes at most, or as many as there are: 0. Throws SystemError when no arena can
+  /// be had.
+  explicit TaskMemory(bool is_shared = true, size_t limit = 0);
 
   bool is_shared() const { return is_shared_; }  ///< with the other tasks of this host
 

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/shared_values.h"
+#include "muster/runtime/tensor_queue.h"
 
 namespace muster::detail {
 
@@ -100,6 +101,14 @@ TaskVariable& Container::get(const std::string& name) {
   auto& variable = variables_[name];
   if (!variable) variable = std::make_unique<TaskVariable>(name);
   return *variable;
+}
+
+TensorQueue& Container::queue(const std::string& name, int64_t capacity, const std::vector<int64_t>& types) {
+  const MutexLock lock(mutex_);
+  auto& queue = queues_[name];
+  if (!queue) queue = std::make_unique<TensorQueue>(name, capacity, types);
+  queue->check_options(capacity, types);
+  return *queue;
 }
 
 }  // namespace muster::detail

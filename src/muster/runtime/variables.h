@@ -50,6 +50,7 @@ class TaskVariable {
 };
 
 class Replicas;
+class TensorQueue;
 
 /// Variables that sessions share by name.
 class Container {
@@ -61,12 +62,17 @@ class Container {
   /// container.
   TaskVariable& get(const std::string& name);
 
+  /// The queue of this name, which is made where there is none. It lives as long as the container. Throws
+  /// InvalidArgument where it is there with another capacity or other types.
+  TensorQueue& queue(const std::string& name, int64_t capacity, const std::vector<int64_t>& types);
+
   /// What replicas that train the variables together have here (replica_coordinator.h).
   Replicas& replicas() { return *replicas_; }
 
  private:
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<TaskVariable>> variables_ MUSTER_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::unique_ptr<TensorQueue>> queues_ MUSTER_GUARDED_BY(mutex_);
   const std::unique_ptr<Replicas> replicas_;  // uses the variables
 };
 

@@ -82,7 +82,7 @@ class Worker::Exchange final : public StepExchange {
 
 Worker::Worker(const Options& options)
     : options_(options),
-      memory_(options.shares_memory),
+      memory_(options.shares_memory, options.memory_limit),
       endpoint_({.host = options.host, .secret = options.secret}) {
   self_.set_number(options.number);
   self_.set_task(options.task.to_string());
@@ -303,7 +303,7 @@ void Worker::add_part(uint64_t session, const runtime::Register& request, Deadli
     if (!part->peers.contains(sent.task))
       raise<InvalidArgument>("a part of a graph sends to task {}, which it is not told of", sent.task);
   }
-  part->executor = std::make_unique<Executor>(std::move(program), memory_.tensors());
+  part->executor = std::make_unique<Executor>(std::move(program), &memory_.tensors());
   const MutexLock lock(mutex_);
   registered_[request.handle()] = std::move(part);
 }

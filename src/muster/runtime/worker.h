@@ -34,6 +34,7 @@ class Worker {
     std::string host = "127.0.0.1";  ///< where the data port listens
     std::string secret;
     bool shares_memory = true;  ///< with the other tasks of this host, and clients there
+    size_t memory_limit = 0;    ///< of its tensors, in bytes; 0: none
   };
 
   /// Throws SystemError when the data port can't be had.

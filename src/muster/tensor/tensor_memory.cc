@@ -2,10 +2,12 @@
 
 #include <map>
 #include <new>
+#include <string>
 #include <unordered_set>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
 
 #include "muster/base/error.h"
 #include "muster/base/mutex.h"
@@ -48,6 +50,10 @@ class Blocks {
   std::unordered_set<const void*> blocks_ MUSTER_GUARDED_BY(mutex_);
 };
 
+std::string in_mebibytes(size_t bytes) {
+  return fmt::format("{:.4g}", static_cast<double>(bytes) / (1 << 20));
+}
+
 Blocks& all_blocks() {
   static auto* blocks = new Blocks;  // tensors may be freed by the very last destructor
   return *blocks;
@@ -57,7 +63,7 @@ Blocks& all_blocks() {
 
 class TensorMemory::Core : public std::enable_shared_from_this<Core> {
  public:
-  explicit Core(Source source) : source_(std::move(source)) {}
+  Core(Source source, size_t limit) : source_(std::move(source)), limit_(limit) {}
   ~Core() { give_back(); }
 
   void* allocate(size_t bytes) {
@@ -72,7 +78,13 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
       free_bytes_ -= found->first;
       free_.erase(found);
     } else {
-      if (free_bytes_ > (bytes_ - free_bytes_) / 2 + kKeep) give_back();
+      const bool is_too_much = wanted > limit_ || bytes_ > limit_ - wanted;
+      if (is_too_much || free_bytes_ > (bytes_ - free_bytes_) / 2 + kKeep) give_back();
+      if (wanted > limit_ || bytes_ > limit_ - wanted)
+        raise<InvalidArgument>(
+            "a tensor of {} MiB does not fit: {} of the {} MiB that tensors may have here are in use; place "
+            "less on this task, or raise its memory limit",
+            in_mebibytes(wanted), in_mebibytes(bytes_), in_mebibytes(limit_));
       auto memory = source_(wanted);
       block = static_cast<std::byte*>(memory.get());
       all_blocks().add(block);
@@ -117,6 +129,7 @@ class TensorMemory::Core : public std::enable_shared_from_this<Core> {
   }
 
   const Source source_;
+  const size_t limit_;
   mutable Mutex mutex_;
   std::map<std::byte*, Block> blocks_ MUSTER_GUARDED_BY(mutex_);
   std::multimap<size_t, std::byte*> free_ MUSTER_GUARDED_BY(mutex_);
@@ -165,7 +178,8 @@ void install_allocator() {
 
 }  // namespace
 
-TensorMemory::TensorMemory(Source source) : core_(std::make_shared<Core>(std::move(source))) {}
+TensorMemory::TensorMemory(Source source, size_t limit)
+    : core_(std::make_shared<Core>(std::move(source), limit)) {}
 
 TensorMemory::~TensorMemory() = default;
 

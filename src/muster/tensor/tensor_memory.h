@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 
 namespace muster::detail {
@@ -25,7 +26,8 @@ class TensorMemory {
  public:
   using Source = std::function<std::shared_ptr<void>(size_t bytes)>;
 
-  explicit TensorMemory(Source source);
+  /// With a limit, a tensor that would need more bytes in all throws InvalidArgument.
+  explicit TensorMemory(Source source, size_t limit = std::numeric_limits<size_t>::max());
   ~TensorMemory();
   TensorMemory(const TensorMemory&) = delete;
   TensorMemory& operator=(const TensorMemory&) = delete;

@@ -4,8 +4,11 @@
 #include <thread>
 
 #include <c10/core/CPUAllocator.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "muster/error.h"
 
 namespace muster::detail {
 namespace {
@@ -158,6 +161,24 @@ TEST(TensorMemory, WhatIsNoLongerUsedIsGivenBackWhenItIsMoreThanIsUsed) {
   const auto used = bytes(kMegabyte);
   EXPECT_LE(source.live, static_cast<size_t>(2 * kMegabyte));
   EXPECT_EQ(memory.held(), source.live);
+}
+
+TEST(TensorMemory, ALimitIsKeptAndNamed) {
+  Source source;
+  TensorMemory memory(source.function(), static_cast<size_t>(3 * kMegabyte));
+  const TensorMemory::Scope scope(memory);
+  { const auto large = bytes(2 * kMegabyte); }
+  const auto first = bytes(5 * kMegabyte / 4);
+  const auto second = bytes(5 * kMegabyte / 4);
+  EXPECT_LE(source.live, static_cast<size_t>(3 * kMegabyte))
+      << "what is kept goes before anything is refused";
+  try {
+    bytes(kMegabyte);
+    FAIL() << "it fitted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("raise its memory limit"));
+  }
+  EXPECT_THROW(bytes(4 * kMegabyte), InvalidArgument);
 }
 
 }  // namespace
