@@ -169,6 +169,7 @@ WaitWatch::Findings WaitWatch::look(const View& view, Time now) {
   if (findings.error.empty()) findings.error = find_late(graph);
   if (!findings.error.empty()) return findings;
   if (std::string warning = find_stalls(graph); !warning.empty()) findings.warnings.push_back(warning);
+  if (std::string warning = find_left_behind(graph); !warning.empty()) findings.warnings.push_back(warning);
   return findings;
 }
 
@@ -290,7 +291,10 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
   }
   if (!gone.empty()) return fmt::format("{}, but {}", list_of(parts), gone);
   std::string text = fmt::format("deadlock: {}", list_of(parts));
-  if (evaluates && steps) text += ": is finish_epoch() missing before evaluate()?";
+  if (evaluates && steps)
+    text +=
+        ": is finish_epoch() missing before evaluate(), or is it not "
+        "called by all workers?";
   if (barriers && parts.size() > 1) text += ": all tasks must come to the same barriers in the same order";
   return text;
 }
@@ -336,6 +340,28 @@ std::string WaitWatch::find_stalls(const Graph& graph) {
     parts.push_back(fmt::format("{} {} {}", list_of(names), names.size() == 1 ? "waits" : "wait", text));
   return fmt::format("{} since {}{}{}", list_of(parts), format_seconds(longest),
                      detail.empty() ? "" : fmt::format(" ({})", detail), describe_roots(graph, waiting));
+}
+
+// The job goes on for workers that others have left behind: one that saves a model, or one that never ends.
+std::string WaitWatch::find_left_behind(const Graph& graph) {
+  std::vector<std::string> ended;
+  std::vector<std::string> left;
+  for (const auto& [name, task] : graph.view.tasks) {
+    if (!name.starts_with("worker/") || task.is_observer) continue;
+    if (task.presence == Task::Presence::kGone) ended.push_back(name);
+    if (task.presence == Task::Presence::kHere && graph.waits.at(name).empty())
+      left.push_back(task.description);
+  }
+  if (ended.empty() || left.empty()) {
+    first_end_.reset();
+    return "";
+  }
+  if (!first_end_) first_end_ = clock_;
+  if (warned_of_end_ || clock_ - *first_end_ < options_.stall_warning) return "";
+  warned_of_end_ = true;
+  return fmt::format("{} {} ended; {} still {}, and {} for nobody", list_of(ended),
+                     ended.size() == 1 ? "has" : "have", list_of(left), left.size() == 1 ? "runs" : "run",
+                     left.size() == 1 ? "waits" : "wait");
 }
 
 // Whom all of these wait for in the end: those who themselves wait for nobody.

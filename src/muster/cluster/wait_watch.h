@@ -111,6 +111,7 @@ class WaitWatch {
   static std::string describe_deadlock(const Graph& graph, const std::string& first);
   std::string find_late(const Graph& graph) const;
   std::string find_stalls(const Graph& graph);
+  std::string find_left_behind(const Graph& graph);
   std::string describe_roots(const Graph& graph, const std::set<std::string>& waiting) const;
 
   const Options options_;
@@ -123,6 +124,8 @@ class WaitWatch {
   std::map<Id, Duration> begun_;
   std::map<Id, Suspect> suspects_;
   std::set<Id> warned_;
+  std::optional<Duration> first_end_;  // of a worker that has finished
+  bool warned_of_end_ = false;
 };
 
 }  // namespace muster::detail

@@ -192,9 +192,25 @@ TEST_F(Watched, EvaluateAgainstAStepWithServers) {
         {.what = "work", .limit = proto::Wait::FOREVER, .id = 2}});
   barriers[{"worker/0", "muster/sums/1"}] = {"worker/1"};
   wait(12s);
-  EXPECT_THAT(error, AllOf(HasSubstr("worker/0 waits in evaluate() for worker/1"),
-                           HasSubstr("worker/1 waits in step 81 for a gradient of worker/0"),
-                           HasSubstr("is finish_epoch() missing before evaluate()?")));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("worker/0 waits in evaluate() for worker/1"),
+                    HasSubstr("worker/1 waits in step 81 for a gradient of worker/0"),
+                    HasSubstr("is finish_epoch() missing before evaluate(), or is it not called by all")));
+}
+
+TEST_F(Watched, AWorkerThatRunsOnWhenOthersHaveEndedIsNamedOnce) {
+  task("worker/0");
+  task("worker/1");
+  wait(30s);
+  EXPECT_THAT(warnings, IsEmpty());
+  view.tasks["worker/0"].presence = Presence::kGone;
+  said.erase("worker/0");
+  wait(9s);
+  EXPECT_THAT(warnings, IsEmpty());
+  wait(30s);
+  EXPECT_THAT(warnings,
+              ElementsAre("worker/0 has ended; worker/1 (host h) still runs, and waits for nobody"));
+  EXPECT_EQ(error, "");
 }
 
 TEST_F(Watched, ABarrierOfTheProgramsIsNamedWithTheCallThatItIsIn) {

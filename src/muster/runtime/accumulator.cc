@@ -1,26 +1,14 @@
 #include "muster/runtime/accumulator.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/sum.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 
 namespace muster::detail {
-
-namespace {
-
-// A sum that is finite says that all are, at a fraction of the cost of looking at each.
-bool is_finite(const at::Tensor& gradient) {
-  return std::isfinite(at::sum(gradient).item<double>()) || at::isfinite(gradient).all().item<bool>();
-}
-
-}  // namespace
 
 void Accumulator::keep(int worker, uint64_t sequence, const at::Tensor& gradient) {
   if (!is_finite(gradient))

@@ -41,6 +41,23 @@ TEST(Session, ComputesWhatIsFetchedFromWhatIsFed) {
       << "any output can be fed";
 }
 
+TEST(Session, AGradientThatIsNotFiniteChangesNothing) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {});
+  const Output w = graph.variable("w", torch::ones({100'000}));
+  const Node train = minimize(optim::SGD({.lr = 0.1}), ops::sum(ops::mul(w, x)));
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  for (const float value : {INFINITY, -INFINITY, NAN})
+    EXPECT_THAT(session_refusal([&] {
+                  session.run({}, {{x, torch::tensor(value)}}, {train});
+                }),
+                AllOf(HasSubstr("variable 'w' is not finite"), HasSubstr("left as it was")));
+  EXPECT_TRUE(session.run({w})[0].equal(torch::ones({100'000})));
+  session.run({}, {{x, torch::tensor(1.F)}}, {train});
+  EXPECT_TRUE(session.run({w})[0].allclose(torch::full({100'000}, 0.9F)));
+}
+
 TEST(Session, RefusesWhatTheGraphDoesNotHave) {
   Graph graph;
   Graph other;

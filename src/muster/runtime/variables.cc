@@ -1,5 +1,6 @@
 #include "muster/runtime/variables.h"
 
+#include <atomic>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
+#include "muster/optim/gradients.h"
 #include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/shared_values.h"
 #include "muster/runtime/tensor_queue.h"
@@ -37,6 +39,18 @@ UpdateRange range_of(const at::Tensor& value, const at::Tensor& gradient,
 }
 
 }  // namespace
+
+bool is_finite(const at::Tensor& gradient) {
+  if (gradient.scalar_type() != at::kFloat && gradient.scalar_type() != at::kDouble) return true;
+  const at::Tensor dense = gradient.contiguous();
+  const DType dtype = dense.scalar_type() == at::kDouble ? DType::kFloat64 : DType::kFloat32;
+  std::atomic<bool> is_finite = true;
+  at::parallel_for(0, dense.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    const char* first = static_cast<const char*>(dense.data_ptr()) + begin * dense.element_size();
+    if (!all_finite(dtype, first, static_cast<size_t>(end - begin))) is_finite = false;
+  });
+  return is_finite;
+}
 
 at::Tensor TaskVariable::read() const {
   const MutexLock lock(mutex_);
@@ -84,6 +98,9 @@ void TaskVariable::update(const UpdateRule& rule, const at::Tensor& gradient, st
     for (size_t i = 0; i < rule.states(); ++i) states_.push_back(at::zeros_like(value_));
   }
   const at::Tensor dense = gradient.contiguous();
+  if (!is_finite(dense))
+    raise<InvalidArgument>("the gradient of the variable '{}' is not finite: the variable is left as it was",
+                           name_);
   const UpdateNow now{.step = ++step_, .lr = lr.value_or(rule.lr()), .adapt = value_.dim() > 1};
   Norms norms;
   if (rule.measures()) norms = rule.measure(range_of(value_, dense, states_, 0, value_.numel()), now);

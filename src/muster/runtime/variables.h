@@ -22,6 +22,10 @@
 
 namespace muster::detail {
 
+/// Whether no element of a gradient of float32 or float64 is infinite or not a number; of others nothing is
+/// said.
+bool is_finite(const at::Tensor& gradient);
+
 class TaskVariable {
  public:
   explicit TaskVariable(std::string name) : name_(std::move(name)) {}
@@ -38,7 +42,8 @@ class TaskVariable {
   /// Adds to the value, which there has to be, and gives the sum. What a rule remembers stays.
   at::Tensor add(const at::Tensor& value);
 
-  /// One step by the rule. The gradient is dense, and of the variable's type and sizes.
+  /// One step by the rule. The gradient is dense, and of the variable's type and sizes. Throws InvalidArgument
+  /// where it is not finite: then the value is as it was.
   void update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr);
 
  private:

@@ -263,7 +263,11 @@ const ParameterInfo* FlatModel::aliased() const {
   }
   for (const auto& parameter : parameters_) {
     const auto& storage = parameter.tensor.storage();
-    if (static_cast<long>(storage.use_count()) > ours[storage.unsafeGetStorageImpl()]) return &parameter.info;
+    // A view, as of t(), has its base, which may be nobody else's.
+    const bool is_view = parameter.tensor.is_view();
+    if (is_view && parameter.tensor._base().use_count() > 1) return &parameter.info;
+    const long expected = ours[storage.unsafeGetStorageImpl()] + (is_view ? 1 : 0);
+    if (static_cast<long>(storage.use_count()) > expected) return &parameter.info;
   }
   return nullptr;
 }

@@ -110,7 +110,10 @@ void ServerStrategy::check_options() const {
   }
   if (!options_.hogwild) return;
   if (options_.client.parameters() == nullptr)
-    throw InvalidArgument("--hogwild needs one parameter server, on the host of the workers");
+    throw InvalidArgument(
+        "--hogwild needs one parameter server, on the host of the workers, and the memory that they share: "
+        "it "
+        "is not for several servers or hosts, nor for --shared-memory off");
   if (is_local())
     throw InvalidArgument("--hogwild is not for ps-local, whose workers each update a copy of their own");
 }

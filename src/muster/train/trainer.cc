@@ -57,6 +57,17 @@ class Temporarily {
 
 }  // namespace
 
+namespace {
+
+constexpr const char* kConstructor = "the Trainer's constructor";  // as messages name it
+
+std::unique_ptr<WorkerGroup> enter_group(JobContext& job) {
+  const ScopedCall inside(&job.waits(), kConstructor);
+  return make_worker_group(job);
+}
+
+}  // namespace
+
 class Trainer::Impl {
  public:
   // Either `rule`, or an optimizer of torch's.
@@ -68,11 +79,11 @@ class Trainer::Impl {
         watched_(module.weak_from_this()),
         rule_(std::move(rule)),
         options_(std::move(options)),
-        group_(make_worker_group(job_)),
+        group_(enter_group(job_)),
         precision_(job_.config().precision, /*warn=*/job_.is_chief()),
         straggler_factor_(straggler_factor(job_.config().slow, job_.task())),
         memory_([this](size_t bytes) { return group_->allocate(bytes); }) {
-    const ScopedCall inside(&job_.waits(), "the Trainer's constructor");
+    const ScopedCall inside(&job_.waits(), kConstructor);
     check_options();
     if (optimizer != nullptr) take_optimizer(*optimizer);
     groups_.emplace(module_, options_.groups, rule_->lr());
@@ -174,6 +185,11 @@ class Trainer::Impl {
     }
     for (CountedOn* other : others) other->resume();
     has_finished_ = true;
+    if (steps_ == 0 && job_.is_chief() && !std::exchange(warned_of_no_steps_, true))
+      log_warning(
+          "finish_epoch(): no worker has called Trainer::step() so far, so nothing was trained; a loop with "
+          "an "
+          "optimizer's own step() trains another model on each worker");
     check_copies();
     if (progress_) progress_->finish();
   }
@@ -208,8 +224,12 @@ class Trainer::Impl {
       const EvaluationMode mode(module_);
       run_together([&] { body(sums); });
     }
-    sums = group_->add_up(sums);
-    check_copies();
+    try {
+      sums = group_->add_up(sums);
+      check_copies();
+    } catch (const PeerLost& error) {
+      raise<PeerLost>("evaluate() needs all workers: {}", error.what());
+    }
     return sums;
   }
 
@@ -859,6 +879,7 @@ class Trainer::Impl {
   std::exception_ptr error_;         // that ended training
   bool is_running_ = false;          // a step, and no hook of it
   bool warned_of_empty_ = false;
+  bool warned_of_no_steps_ = false;
   bool warned_of_no_rate_ = false;
   bool warned_of_loss_ = false;
   bool has_changed_ = false;  // change_parameters() was called after the first step

@@ -161,6 +161,24 @@ TEST(TrainerWarnings, AnEvaluationOfWorkersThatWereNotAveragedIsSaid) {
   }
 }
 
+// The loop of before, beside a Trainer that nobody asks to train.
+TEST(TrainerWarnings, AnEpochWithoutAStepIsSaid) {
+  for (const auto& setup : kInVain) {
+    Logged logged;
+    const auto errors = errors_of(with_warnings(setup), [](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.finish_epoch();
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors, Each(""));
+    const std::string text = logged.end();
+    const std::string said = "finish_epoch(): no worker has called Trainer::step() so far";
+    ASSERT_THAT(text, HasSubstr(said));
+    EXPECT_EQ(text.find(said, text.find(said) + 1), std::string::npos) << text;
+  }
+}
+
 const std::vector<Setup> kMoving = {Setup{1}, Setup{2}, with_server("ps-sync")};
 
 TEST(TrainerWarnings, AViewOfAParameterThatTrainingLeavesBehindIsSaid) {
@@ -186,6 +204,21 @@ TEST(TrainerWarnings, AViewOfAParameterThatTrainingLeavesBehindIsSaid) {
       }
     }
   }
+}
+
+TEST(TrainerWarnings, AParameterThatIsAViewOfNobodysTensorIsNotSaid) {
+  struct Transposed : torch::nn::Module {
+    Transposed() { w = register_parameter("w", torch::ones({3, 4}).t()); }
+    Tensor w;
+  };
+  Logged logged;
+  const auto errors = errors_of(with_warnings({2}), [&](Job& job) {
+    Transposed net;
+    Trainer trainer(job, net, sgd_rule());
+    trainer.step([&] { return net.w.sum(); }, 8);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), Not(HasSubstr("also that of another tensor")));
 }
 
 Setup with_ring(Setup setup) {
