@@ -58,11 +58,6 @@ HostLauncher::HostLauncher(Options options)
 
 HostLauncher::~HostLauncher() = default;
 
-// This host needs no ssh to itself.
-bool HostLauncher::is_here(const HostEntry& host) const {
-  return host.name == "localhost" || host.name == Host::local().name;
-}
-
 std::vector<std::string> HostLauncher::arguments_of(size_t node) const {
   const HostEntry& host = options_.hosts[node];
   std::vector<std::string> launcher = {muster_, "run", "--controlled"};
@@ -71,7 +66,7 @@ std::vector<std::string> HostLauncher::arguments_of(size_t node) const {
                            std::string("--node-rank"), std::to_string(node), std::string("--")})
     launcher.push_back(word);
   launcher.insert(launcher.end(), options_.command.begin(), options_.command.end());
-  if (is_here(host)) return launcher;
+  if (is_this_host(host)) return launcher;
   auto arguments = options_.ssh;
   arguments.push_back(host.name);
   arguments.push_back(fmt::format("cd {} && exec {}", shell_quoted(std::filesystem::current_path().string()),
@@ -234,7 +229,7 @@ void HostLauncher::reap() {
     }
     // The launcher on the node where a task failed has its code; the others end with 1.
     if (exit_code_ <= 1) exit_code_ = code;
-    const bool unreachable = code == kSshFailed && !is_here(options_.hosts[i]);
+    const bool unreachable = code == kSshFailed && !is_this_host(options_.hosts[i]);
     if (unreachable) {
       output_->warn(fmt::format("{} can't be reached, or its connection broke ({} {})", nodes_[i].host,
                                 options_.ssh.front(), process.exit()->describe()));

@@ -63,7 +63,6 @@ class HostLauncher {
     std::string unread;      // until then: the beginning of a line of standard output
   };
 
-  bool is_here(const HostEntry& host) const;
   std::vector<std::string> arguments_of(size_t node) const;
   void start(size_t node);
   void poll_once();

@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/text.h"
+#include "muster/net/host.h"
 
 namespace muster::detail {
 namespace {
@@ -74,6 +75,10 @@ std::vector<HostEntry> read_hostfile(const std::filesystem::path& file) {
   }
   if (hosts.empty()) raise<InvalidArgument>("--hostfile {} names no host", file.string());
   return hosts;
+}
+
+bool is_this_host(const HostEntry& host) {
+  return host.name == "localhost" || host.name == Host::local().name;
 }
 
 int default_workers(const std::vector<HostEntry>& hosts) {

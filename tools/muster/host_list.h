@@ -1,6 +1,7 @@
 #pragma once
 
-// The hosts of --hosts and --hostfile. Pure but for reading the file; any thread may call them.
+// The hosts of --hosts and --hostfile. Pure but for reading the file and this host's name; any thread may
+// call them.
 
 #include <filesystem>
 #include <string>
@@ -23,6 +24,9 @@ std::vector<HostEntry> parse_hosts(std::string_view text);
 /// A host a line, with slots as Open MPI ("h1 slots=4") or MPICH ("h1:4") write them; # begins a comment.
 /// Throws InvalidArgument, with the line, for anything else, and when the file can't be read or has no host.
 std::vector<HostEntry> read_hostfile(const std::filesystem::path& file);
+
+/// Whether it is the host that this process runs on, which needs no ssh to itself.
+bool is_this_host(const HostEntry& host);
 
 /// How many workers there are when --workers does not say it: the slots, or one on each host. Throws
 /// InvalidArgument when the hosts have different numbers of slots, since each node runs an equal share.

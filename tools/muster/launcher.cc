@@ -249,7 +249,7 @@ void Launcher::read_signals() {
       stop_tasks(SIGKILL);
     } else {
       interrupt(*number, fmt::format("{}: stopping {} tasks (again to kill them at once)",
-                                     signal_name(*number), tasks_.size()));
+                                     signal_name(*number), running_tasks()));
     }
   }
 }
@@ -267,7 +267,12 @@ void Launcher::suspend_tasks(bool stops) {
 // `muster run | head` ends as a program does that SIGPIPE ends.
 void Launcher::check_output() {
   if (signals_.outlives_readers() || interrupted_ || !output_->reader_is_gone()) return;
-  interrupt(SIGPIPE, fmt::format("nobody reads the output any more: stopping {} tasks", tasks_.size()));
+  interrupt(SIGPIPE, fmt::format("nobody reads the output any more: stopping {} tasks", running_tasks()));
+}
+
+size_t Launcher::running_tasks() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      tasks_, [](const auto& task) { return task.process && task.process->running(); }));
 }
 
 void Launcher::interrupt(int signal, const std::string& what) {

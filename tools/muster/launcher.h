@@ -82,6 +82,7 @@ class Launcher {
   void begin_finishing();
   void begin_stopping(int exit_code, bool at_once);
   void stop_tasks(int signal);
+  size_t running_tasks() const;
   bool any_running(bool workers_only) const;
   bool any_worker_ended_well() const;
   std::optional<Member::Ended> aborted();

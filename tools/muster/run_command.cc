@@ -244,6 +244,8 @@ int RunCommand::Impl::run_on_hosts() {
     if (!word.empty()) ssh_words.push_back(word);
   }
   if (ssh_words.empty()) raise<InvalidArgument>("--ssh is empty: expected a command such as ssh");
+  if (app->get_option("--ssh")->count() > 0 && std::ranges::all_of(list, is_this_host))
+    log_warning("--ssh has no effect: all hosts are this one, which needs no ssh to itself");
   auto command = options.command;
   // Where it stands here is where it stands there; what is not here may be found by the PATH that they have.
   try {

@@ -129,12 +129,21 @@ Unknown first_unknown(const CLI::App& app, std::span<const char* const> words) {
 
 std::string explain_unknown(const CLI::App& app, std::span<const char* const> words) {
   const auto [where, flag] = first_unknown(app, words);
+  // Flags of a command that is not there are nobody's.
+  const auto commands_of = [](const CLI::App& of) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : of.get_subcommands({})) names.push_back(command->get_name());
+    return names;
+  };
+  const std::string first = words.empty() ? "" : words.front();
+  const bool is_no_command = !first.empty() && !first.starts_with("-") && find_command(app, first) == nullptr;
+  if (!flag.empty() && is_no_command && !commands_of(app).empty())
+    return fmt::format("'{}' is no command{}", first, suggestion(first, commands_of(app)));
   if (flag.empty()) {
     const auto unknown = app.remaining(/*recurse=*/true);
     if (unknown.empty()) return "";
-    std::vector<std::string> commands;
-    for (const CLI::App* command : where->get_subcommands({})) commands.push_back(command->get_name());
-    return fmt::format("'{}' was not expected{}", unknown.front(), suggestion(unknown.front(), commands));
+    return fmt::format("'{}' was not expected{}", unknown.front(),
+                       suggestion(unknown.front(), commands_of(*where)));
   }
   std::vector<std::string> known;
   for (const CLI::Option* option : where->get_options({})) {

@@ -67,6 +67,9 @@ TEST(ParseFlags, AMisspeltCommandIsNamedWithTheNearest) {
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.errors.find("'rnu' was not expected; did you mean run?"), std::string::npos)
       << result.errors;
+  const auto with_flags = parse(app, {"rnu", "--workers", "2"});
+  EXPECT_NE(with_flags.errors.find("'rnu' is no command; did you mean run?"), std::string::npos)
+      << with_flags.errors;
 }
 
 TEST(ParseFlags, AMisspeltFlagOfACommandIsFoundBeforeTheWordsAfterIt) {

@@ -87,7 +87,7 @@ void RuntimeStreams::received(Id id, const runtime::FromClient& message) {
     if (!secret_.verify(challenge_text("client", stream.client_nonce, stream.server_nonce),
                         message.proof().proof())) {
       log_warning("{} was refused: it does not know the secret", stream.peer);
-      return refuse(id, "it does not know the job's secret (MUSTER_SECRET)");
+      return refuse(id, "the client has another secret than it (MUSTER_SECRET)");
     }
     stream.is_proved = true;
     answer.mutable_welcome()->set_proof(

@@ -203,9 +203,9 @@ TEST(Server, OnlyThoseWhoKnowTheSecretAreLetIn) {
   const TestServers cluster(1);
   Graph graph;
   EXPECT_THAT(refusal_by([&] { Session(cluster.target(), graph, {.secret = "wrong"}); }),
-              HasSubstr("does not know the job's secret"));
+              HasSubstr("the client has another secret than it"));
   EXPECT_THAT(refusal_by([&] { Server::stop(cluster.target(), {.secret = "wrong"}); }),
-              HasSubstr("does not know the job's secret"));
+              HasSubstr("the client has another secret than it"));
   EXPECT_THAT(refusal_by([&] { Session("grpc://127.0.0.1:1", graph, {.secret = "any"}); }),
               HasSubstr("no server answers at 127.0.0.1:1"));
   EXPECT_THAT(refusal_by([&] { Session("somewhere", graph); }), HasSubstr("'somewhere' is no target"));
