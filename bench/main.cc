@@ -1,5 +1,5 @@
-// muster-bench, which `muster bench` becomes: collectives, or by its first word training or parameter
-// servers.
+// muster-bench, which `muster bench` becomes: collectives, or by its first word training, parameter servers
+// or sessions.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include "bench/collective/bench.h"
 #include "bench/driver/driver.h"
 #include "bench/ps/bench.h"
+#include "bench/session/bench.h"
 #include "bench/train/bench.h"
 #include "muster/base/error.h"
 #include "muster/base/flags.h"
@@ -24,21 +25,26 @@ void check_nothing_before(const CLI::App& app, const std::string& word) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("measure a collective, training or parameter servers beside other libraries, on this machine",
-               "muster bench");
+  CLI::App app(
+      "measure a collective, training, parameter servers or sessions beside other libraries, on this machine",
+      "muster bench");
   muster::detail::bench::collective::Bench collective;
   muster::detail::bench::train::Bench train;
   muster::detail::bench::ps::Bench ps;
+  muster::detail::bench::session::Bench session;
   collective.add_flags(app);
   train.add_flags(*app.add_subcommand("train", "measure training instead, beside PyTorch's DDP"));
   ps.add_flags(
       *app.add_subcommand("ps", "measure pushes and pulls of parameters, beside gRPC and PyTorch's RPC"));
+  session.add_flags(*app.add_subcommand(
+      "session", "measure graphs and sessions, beside plain loops, gRPC and PyTorch's RPC"));
   if (const auto code = muster::detail::parse_flags(app, argc, argv)) return *code;
   for (const auto* subcommand : app.get_subcommands()) {
     const std::string word = subcommand->get_name();
     check_nothing_before(app, word);
-    return muster::detail::bench::run(word == "train" ? static_cast<muster::detail::bench::Kind&>(train)
-                                                      : ps);
+    if (word == "train") return muster::detail::bench::run(train);
+    if (word == "ps") return muster::detail::bench::run(ps);
+    return muster::detail::bench::run(session);
   }
   if (collective.explains()) {
     fmt::print("{}", muster::detail::explain_choices());

@@ -78,6 +78,26 @@ std::optional<std::vector<double>> parse_answer(const std::string& line) {
   return numbers;
 }
 
+std::optional<std::vector<double>> parse_samples(const std::vector<std::string>& lines, int workers) {
+  std::vector<double> samples;
+  for (int worker = 0; worker < workers; ++worker) {
+    const auto numbers = parse_answer(lines[static_cast<size_t>(worker)]);
+    if (!numbers || numbers->empty()) return std::nullopt;
+    samples.insert(samples.end(), numbers->begin(), numbers->end());
+  }
+  return samples;
+}
+
+std::optional<bool> parse_verification(const std::vector<std::string>& lines, int workers) {
+  bool verified = true;
+  for (int worker = 0; worker < workers; ++worker) {
+    const auto& line = lines[static_cast<size_t>(worker)];
+    if (line != "ok 0" && line != "ok 1") return std::nullopt;
+    verified &= line == "ok 1";
+  }
+  return verified;
+}
+
 double percentile(std::vector<double> samples, double share) {
   MUSTER_CHECK(!samples.empty());
   std::sort(samples.begin(), samples.end());

@@ -26,6 +26,14 @@ std::optional<double> parse_number(const std::string& text);
 /// What follows in the answer of a rank: "ok 1 2.5". Nothing when it is not ok, or not all are numbers.
 std::optional<std::vector<double>> parse_answer(const std::string& line);
 
+/// The samples of all workers, from the answers of all ranks to "run" (bench/peers/timed_harness.h): a sample
+/// is the time of one worker. Nothing when a worker's line is not of that form.
+std::optional<std::vector<double>> parse_samples(const std::vector<std::string>& lines, int workers);
+
+/// Whether all workers found all results right, from the answers to "verify". Nothing when a worker's line is
+/// not of that form.
+std::optional<bool> parse_verification(const std::vector<std::string>& lines, int workers);
+
 /// The value below which `share` (0 to 1) of the samples lie, interpolated between neighbours. At least one
 /// sample.
 double percentile(std::vector<double> samples, double share);

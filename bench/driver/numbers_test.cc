@@ -63,5 +63,21 @@ TEST(Percentile, LiesBetweenTheNeighbours) {
   EXPECT_DOUBLE_EQ(percentile({1, 2, 3}, 1), 3);
 }
 
+TEST(TimedAnswers, SamplesAreThoseOfAllWorkersAndNotOfServers) {
+  EXPECT_THAT(parse_samples({"ok 1 2.5", "ok 3", "ok"}, 2), Optional(ElementsAre(1, 2.5, 3)));
+}
+
+TEST(TimedAnswers, AllWorkersMustFindTheirResultsRight) {
+  EXPECT_EQ(parse_verification({"ok 1", "ok 1", "ok"}, 2), true);
+  EXPECT_EQ(parse_verification({"ok 1", "ok 0", "ok"}, 2), false);
+}
+
+TEST(TimedAnswers, OfAnotherFormAreNone) {
+  for (const char* line : {"", "ok", "no 1", "ok x", "ok 1 x"}) {
+    EXPECT_EQ(parse_samples({line}, 1), std::nullopt) << line;
+    EXPECT_EQ(parse_verification({line}, 1), std::nullopt) << line;
+  }
+}
+
 }  // namespace
 }  // namespace muster::detail::bench

@@ -98,6 +98,13 @@ bool can_import(const std::string& python, const std::string& module, const std:
   return runs(python, fmt::format("from {} import {}", module, name));
 }
 
+std::string why_not_torch_rpc(const std::string& python) {
+  if (python.empty()) return kNoTorch;
+  if (!can_import(python, "torch.distributed.rpc", "TensorPipeAgent"))
+    return fmt::format("can't run: the torch of {} is built without TensorPipe", python);
+  return "";
+}
+
 std::vector<std::string> python_candidates(const std::string& search_path) {
   std::vector<std::string> candidates = {"/usr/bin/python3"};
   for (const auto& folder : split(search_path, ':')) {

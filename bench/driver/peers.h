@@ -53,6 +53,10 @@ std::string find_torch_python(const std::vector<std::string>& candidates);
 /// Whether this Python has the module, and the name in it. Starts it.
 bool can_import(const std::string& python, const std::string& module, const std::string& name);
 
+/// What PyTorch's RPC lacks with this Python, which is empty when there is none with torch; nothing when it
+/// can run. Starts it.
+std::string why_not_torch_rpc(const std::string& python);
+
 /// /usr/bin/python3, whose torch is on the same libtorch as we are; then those of `search_path` (as PATH).
 std::vector<std::string> python_candidates(const std::string& search_path);
 

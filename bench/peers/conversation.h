@@ -4,7 +4,7 @@
 // DIR/<rank>.in and DIR/<rank>.out, one line each way.
 //
 //   rank    ready <its process id>
-//   driver  <a command: harness.h, train_harness.h and ps_harness.h have them>
+//   driver  <a command: harness.h, train_harness.h and timed_harness.h have them>
 //   rank    <the answer>, or error <what went wrong>
 //   driver  quit
 //

@@ -24,33 +24,23 @@
 #include <utility>
 #include <vector>
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/method_handler.h>
 #include <grpcpp/support/sync_stream.h>
 
+#include "bench/peers/grpc_bytes.h"
 #include "bench/peers/ps_harness.h"
 
 namespace muster::detail::bench {
 namespace {
 
 using namespace std::chrono_literals;
-using grpc::ByteBuffer;
-using Messages = std::vector<ByteBuffer>;
 
 constexpr const char* kPush = "/muster.bench.Parameters/Push";
 constexpr const char* kPull = "/muster.bench.Parameters/Pull";
 constexpr const char* kStream = "/muster.bench.Parameters/Stream";
 constexpr size_t kPiece = 1 << 20;  // bytes of a message in a stream; 256 KiB and 4 MiB: not clearly faster
-constexpr auto kTimeToConnect = 30s;
-
-void check(bool well, const char* what) {
-  if (!well) throw std::runtime_error(std::string("gRPC: ") + what + " failed");
-}
-
-void check(const grpc::Status& status) {
-  if (!status.ok()) throw std::runtime_error("gRPC: " + status.error_message());
-}
+constexpr auto kTimeForPort = 30s;
 
 /// What all workers of a server see.
 class Store {
@@ -73,24 +63,13 @@ class Store {
 class Parameters : public grpc::Service {
  public:
   Parameters() {
+    AddMethod(unary_method(kPush, [this](const ByteBuffer& request) {
+      store_.set({request});
+      return empty_message();
+    }));
+    AddMethod(unary_method(kPull, [this](const ByteBuffer&) { return store_.get().front(); }));
     using grpc::internal::RpcMethod;
     using grpc::internal::RpcServiceMethod;
-    AddMethod(new RpcServiceMethod(
-        kPush, RpcMethod::NORMAL_RPC,
-        new grpc::internal::RpcMethodHandler<Parameters, ByteBuffer, ByteBuffer>(
-            [](Parameters* self, grpc::ServerContext*, const ByteBuffer* request, ByteBuffer* response) {
-              self->store_.set({*request});
-              return set_empty(response);
-            },
-            this)));
-    AddMethod(new RpcServiceMethod(
-        kPull, RpcMethod::NORMAL_RPC,
-        new grpc::internal::RpcMethodHandler<Parameters, ByteBuffer, ByteBuffer>(
-            [](Parameters* self, grpc::ServerContext*, const ByteBuffer*, ByteBuffer* response) {
-              *response = self->store_.get().front();
-              return grpc::Status::OK;
-            },
-            this)));
     AddMethod(new RpcServiceMethod(
         kStream, RpcMethod::BIDI_STREAMING,
         new grpc::internal::BidiStreamingHandler<Parameters, ByteBuffer, ByteBuffer>(
@@ -99,17 +78,7 @@ class Parameters : public grpc::Service {
             this)));
   }
 
-  static ByteBuffer empty() {
-    const grpc::Slice slice;
-    return {&slice, 1};
-  }
-
  private:
-  static grpc::Status set_empty(ByteBuffer* response) {
-    *response = empty();
-    return grpc::Status::OK;
-  }
-
   grpc::Status serve(grpc::ServerReaderWriter<ByteBuffer, ByteBuffer>& stream) {
     Messages pushed;
     for (ByteBuffer message; stream.Read(&message); message.Clear()) {
@@ -129,7 +98,7 @@ class Parameters : public grpc::Service {
 std::string address_of(const PsTask& task, int server, bool tcp) {
   const std::string name = task.directory + "/server." + std::to_string(server);
   if (!tcp) return "unix:" + name;
-  const auto limit = std::chrono::steady_clock::now() + kTimeToConnect;
+  const auto limit = std::chrono::steady_clock::now() + kTimeForPort;
   while (!std::filesystem::exists(name)) {
     check(std::chrono::steady_clock::now() < limit, "waiting for a server's port");
     std::this_thread::sleep_for(5ms);
@@ -162,15 +131,10 @@ class GrpcWorker : public PsWorker {
  public:
   GrpcWorker(const PsTask& task, bool tcp)
       : task_(task), gradients_(task.count()), parameters_(task.count()) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
     for (int i = 0; i < task.servers; ++i) {
-      servers_.push_back({.channel = grpc::CreateCustomChannel(address_of(task, i, tcp),
-                                                               grpc::InsecureChannelCredentials(), arguments),
+      servers_.push_back({.channel = connect(address_of(task, i, tcp)),
                           .gradients = part_of(gradients_, i, task.servers),
                           .parameters = part_of(parameters_, i, task.servers)});
-      check(servers_.back().channel->WaitForConnected(std::chrono::system_clock::now() + kTimeToConnect),
-            "connecting");
     }
   }
 
@@ -192,25 +156,6 @@ class GrpcWorker : public PsWorker {
     std::span<float> gradients;
     std::span<float> parameters;
   };
-
-  /// A message that refers to these gradients, which must stay as they are until it was answered.
-  static ByteBuffer message_of(std::span<const float> gradients) {
-    const grpc::Slice slice(gradients.data(), gradients.size_bytes(), grpc::Slice::STATIC_SLICE);
-    return {&slice, 1};
-  }
-
-  /// Copies a message to the beginning of `parameters`, and gives what is behind it.
-  static std::span<float> take(const ByteBuffer& message, std::span<float> parameters) {
-    check(message.Length() <= parameters.size_bytes(), "a pull of as many bytes as were pushed");
-    std::vector<grpc::Slice> slices;
-    check(message.Dump(&slices).ok(), "reading a message");
-    auto* to = reinterpret_cast<std::byte*>(parameters.data());
-    for (const auto& slice : slices) {
-      std::memcpy(to, slice.begin(), slice.size());
-      to += slice.size();
-    }
-    return parameters.subspan(message.Length() / sizeof(float));
-  }
 
   const PsTask task_;
   std::vector<Server> servers_;
@@ -241,45 +186,17 @@ class GrpcWorker : public PsWorker {
 class UnaryWorker : public GrpcWorker {
  public:
   UnaryWorker(const PsTask& task, bool tcp) : GrpcWorker(task, tcp) {
-    for (const auto& server : servers_) stubs_.emplace_back(server.channel);
+    for (const auto& server : servers_) calls_.add(server.channel);
   }
 
   void step() override {
-    call(kPush, [&](size_t i) { return message_of(servers_[i].gradients); });
-    const auto pulled = call(kPull, [](size_t) { return Parameters::empty(); });
+    calls_.call(kPush, [&](size_t i) { return message_of(servers_[i].gradients); });
+    const auto pulled = calls_.call(kPull, [](size_t) { return empty_message(); });
     for (size_t i = 0; i < servers_.size(); ++i) take(pulled[i], servers_[i].parameters);
   }
 
  private:
-  struct Call {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientAsyncResponseReader<ByteBuffer>> reader;
-    ByteBuffer response;
-    grpc::Status status;
-  };
-
-  /// Calls all servers at the same time.
-  template <typename MakeRequest>
-  Messages call(const std::string& method, const MakeRequest& make_request) {
-    std::vector<Call> calls(servers_.size());
-    for (size_t i = 0; i < calls.size(); ++i) {
-      calls[i].reader = stubs_[i].PrepareUnaryCall(&calls[i].context, method, make_request(i), &queue_);
-      calls[i].reader->StartCall();
-      calls[i].reader->Finish(&calls[i].response, &calls[i].status, nullptr);
-    }
-    void* tag = nullptr;
-    bool well = false;
-    for (size_t i = 0; i < calls.size(); ++i) check(queue_.Next(&tag, &well) && well, "a call");
-    Messages responses;
-    for (auto& each : calls) {
-      check(each.status);
-      responses.push_back(each.response);
-    }
-    return responses;
-  }
-
-  grpc::CompletionQueue queue_;
-  std::vector<grpc::GenericStub> stubs_;
+  UnaryCalls calls_;
 };
 
 class StreamWorker : public GrpcWorker {
@@ -307,7 +224,7 @@ class StreamWorker : public GrpcWorker {
         check(streams_[i]->Write(message_of(piece)), "a push");
         rest = rest.subspan(piece.size());
       }
-      check(streams_[i]->Write(Parameters::empty()), "asking for the parameters");
+      check(streams_[i]->Write(empty_message()), "asking for the parameters");
     }
     for (size_t i = 0; i < streams_.size(); ++i) {
       for (auto rest = servers_[i].parameters; !rest.empty();) {

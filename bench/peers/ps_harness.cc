@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
-#include <sstream>
 #include <stdexcept>
 
-#include "bench/peers/conversation.h"
+#include "bench/peers/timed_harness.h"
 
 namespace muster::detail::bench {
 namespace {
@@ -24,40 +22,20 @@ float gradient_of(size_t index, int worker) {
   return static_cast<float>((index + static_cast<size_t>(worker)) % kGradientPeriod);
 }
 
-class Conversation {
+class PushesAndPulls : public TimedWork {
  public:
-  Conversation(PsWorker& worker, const PsTask& task) : worker_(worker), task_(task) {}
+  PushesAndPulls(PsWorker& worker, const PsTask& task) : worker_(worker), task_(task) {}
 
-  std::string answer(const std::string& command) {
-    if (command == "verify") return worker_.verify(steps_) ? "ok 1" : "ok 0";
-    std::istringstream words(command);
-    std::string verb;
-    int warmup = 0;
-    int samples = 0;
-    int batch = 0;
-    words >> verb >> warmup >> samples >> batch;
-    if (!words || verb != "run" || batch < 1) throw std::invalid_argument("not a command: " + command);
-    take_steps(warmup);
-    std::ostringstream text;
-    text << "ok";
-    for (int i = 0; i < samples; ++i) text << ' ' << take_steps(batch) / batch;
-    steps_ += warmup + int64_t{samples} * batch;
-    return text.str();
+  void prepare() override { write_gradients(worker_.gradients(), task_.rank); }
+
+  void run() override {
+    worker_.step();
+    ++steps_;
   }
+
+  bool verify() override { return worker_.verify(steps_); }
 
  private:
-  /// Microseconds of the steps alone.
-  double take_steps(int count) {
-    std::chrono::duration<double, std::micro> elapsed{};
-    for (int i = 0; i < count; ++i) {
-      write_gradients(worker_.gradients(), task_.rank);
-      const auto start = std::chrono::steady_clock::now();
-      worker_.step();
-      elapsed += std::chrono::steady_clock::now() - start;
-    }
-    return elapsed.count();
-  }
-
   PsWorker& worker_;
   const PsTask& task_;
   int64_t steps_ = 0;
@@ -106,13 +84,12 @@ bool are_updated(std::span<const float> parameters, int workers, int64_t steps) 
 }
 
 void serve_worker(PsWorker& worker, const PsTask& task) {
-  Conversation conversation(worker, task);
-  converse(task.directory, task.rank,
-           [&](const std::string& command) { return conversation.answer(command); });
+  PushesAndPulls work(worker, task);
+  serve_timed(work, task.directory, task.rank);
 }
 
 void serve_server(const PsTask& task) {
-  converse(task.directory, task.rank, [](const std::string&) { return "ok"; });
+  serve_idle(task.directory, task.rank);
 }
 
 }  // namespace muster::detail::bench

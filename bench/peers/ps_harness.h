@@ -2,15 +2,9 @@
 
 // What the programs that `muster bench ps` measures have in common. A subject is a program that runs as
 // several ranks: the workers first, then the servers. A worker makes a PsWorker and calls serve_worker(), a
-// server does its work and calls serve_server(); both answer the driver (conversation.h):
-//
-//   driver  run <warm-up steps> <samples> <batch>
-//   worker  ok <microseconds of sample 1> <of sample 2> ...
-//   driver  verify
-//   worker  ok <1 if all parameters were right, else 0>
-//
-// A server says ok to everything. A sample is the mean of `batch` steps; workers do not wait for each other.
-// Before each step the worker rewrites its gradients, as a backward pass does, which is not timed.
+// server does its work and calls serve_server(); both answer the driver as timed_harness.h says. Workers do
+// not wait for each other. Before each step the worker rewrites its gradients, as a backward pass does, which
+// is not timed.
 //
 // Variables are float32, one after the other in one flat buffer. Parameters and gradients are small whole
 // numbers that differ from element to element, and gradients from worker to worker, so that sums are exact.

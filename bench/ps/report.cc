@@ -74,26 +74,6 @@ std::string bar_of_a_thousand(const std::vector<Point>& points, const std::strin
 
 }  // namespace
 
-std::optional<std::vector<double>> parse_samples(const std::vector<std::string>& lines, int workers) {
-  std::vector<double> samples;
-  for (int worker = 0; worker < workers; ++worker) {
-    const auto numbers = parse_answer(lines[static_cast<size_t>(worker)]);
-    if (!numbers || numbers->empty()) return std::nullopt;
-    samples.insert(samples.end(), numbers->begin(), numbers->end());
-  }
-  return samples;
-}
-
-std::optional<bool> parse_verification(const std::vector<std::string>& lines, int workers) {
-  bool verified = true;
-  for (int worker = 0; worker < workers; ++worker) {
-    const auto& line = lines[static_cast<size_t>(worker)];
-    if (line != "ok 0" && line != "ok 1") return std::nullopt;
-    verified &= line == "ok 1";
-  }
-  return verified;
-}
-
 std::optional<double> Point::median_us(std::string_view subject) const {
   std::optional<double> best;
   for (const auto& result : results) {

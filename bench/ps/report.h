@@ -1,7 +1,7 @@
 #pragma once
 
-// What `muster bench ps` says: what workers answered, put together; the table, the lines of JSON, and the
-// bars, which say how much faster than its peers Muster is meant to be. Pure values and functions.
+// What `muster bench ps` says: the table, the lines of JSON, and the bars, which say how much faster than its
+// peers Muster is meant to be. Pure values and functions.
 
 #include <optional>
 #include <string>
@@ -12,14 +12,6 @@
 #include "bench/ps/subjects.h"
 
 namespace muster::detail::bench::ps {
-
-/// The samples of all workers, from the answers of all ranks to "run" (bench/peers/ps_harness.h): a sample is
-/// the time of one worker. Nothing when a worker's line is not of that form.
-std::optional<std::vector<double>> parse_samples(const std::vector<std::string>& lines, int workers);
-
-/// Whether all workers found all parameters right, from the answers to "verify". Nothing when a worker's line
-/// is not of that form.
-std::optional<bool> parse_verification(const std::vector<std::string>& lines, int workers);
 
 /// All that was measured of one case. A subject that failed is missing.
 struct Point {

@@ -6,27 +6,9 @@
 namespace muster::detail::bench::ps {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::Optional;
-
-TEST(PsAnswers, SamplesAreThoseOfAllWorkersAndNotOfServers) {
-  EXPECT_THAT(parse_samples({"ok 1 2.5", "ok 3", "ok"}, 2), Optional(ElementsAre(1, 2.5, 3)));
-}
-
-TEST(PsAnswers, AllWorkersMustFindTheParametersRight) {
-  EXPECT_EQ(parse_verification({"ok 1", "ok 1", "ok"}, 2), true);
-  EXPECT_EQ(parse_verification({"ok 1", "ok 0", "ok"}, 2), false);
-}
-
-TEST(PsAnswers, OfAnotherFormAreNone) {
-  for (const char* line : {"", "ok", "no 1", "ok x", "ok 1 x"}) {
-    EXPECT_EQ(parse_samples({line}, 1), std::nullopt) << line;
-    EXPECT_EQ(parse_verification({line}, 1), std::nullopt) << line;
-  }
-}
 
 Result result(const std::string& subject, double median_us, bool verified = true) {
   return {.of = {subject, "any"},

@@ -105,13 +105,6 @@ class Commands {
   std::vector<SubjectCommand> commands_;
 };
 
-std::string why_not_torch_rpc(const std::string& python) {
-  if (python.empty()) return kNoTorch;
-  if (!can_import(python, "torch.distributed.rpc", "TensorPipeAgent"))
-    return fmt::format("can't run: the torch of {} is built without TensorPipe", python);
-  return "";
-}
-
 }  // namespace
 
 std::string describe(const Case& of) {

@@ -196,6 +196,7 @@ ROWS = [
     # Benchmarks.
     Elsewhere("muster bench train", "bench.train"),
     Elsewhere("muster bench ps", "bench.ps"),
+    Elsewhere("muster bench session", "bench.session"),
     Run("muster bench --explain", ["halving-doubling"]),
     Run("muster bench train --help", ["ddp-installed", "ResNet-18"]),
     Run("muster bench allreduce --workers 2", [timed(2, "64")], add=" --sizes 64 --peers openmpi --samples 1" + SHORTEST),

@@ -26,7 +26,8 @@ struct Word {
 
 constexpr std::array kWords = {
     Word{"bench", "muster-bench",
-         "measure collectives, training or parameter servers beside other libraries (muster-bench)", false},
+         "measure collectives, training, parameter servers or sessions beside other libraries (muster-bench)",
+         false},
     Word{"server", "muster-graph", "a task of a cluster that runs graphs, or stop one (muster-graph)", true}};
 
 const Word* find_word(std::string_view text) {
