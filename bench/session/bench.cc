@@ -66,7 +66,7 @@ void Bench::add_flags(CLI::App& app) {
       "\nAll subjects of a case are measured in the same run, in turns, one thread a task; tasks are\n"
       "processes. Times are medians over all samples, in microseconds of a run or step. The column x is a\n"
       "subject's time divided by that of the first of its case: above 1, the first is faster.\n"
-      "  loop       plain libtorch in C++\n"
+      "  loop       plain libtorch in C++; loop-kept likewise, with a heap that keeps what was freed\n"
       "  grpc       unary calls over Unix sockets, to all tasks at once\n"
       "  torch-rpc  PyTorch's RPC over TensorPipe, with tcmalloc where it is installed\n"
       "The exit code is 1 when a subject failed or gave a wrong result.\n\n"

@@ -28,9 +28,10 @@ struct Bar {
   double limit;
 };
 
-constexpr std::array<Bar, 13> kBars = {{
+constexpr std::array<Bar, 14> kBars = {{
     {"operators", "", "muster", Measure::kShare, "loop", 1.3},
     {"cnn", "", "muster", Measure::kShare, "loop", 1},
+    {"cnn", "", "muster", Measure::kShare, "loop-kept", 1},
     {"executor", "16x1024", "muster", Measure::kPerSecond, "", 5},
     {"executor", "1024x16", "muster", Measure::kPerSecond, "", 5},
     {"executor", "1024x1024", "muster", Measure::kPerSecond, "", 5},

@@ -52,8 +52,7 @@ class Commands {
     if (case_.name == "replicas") ps_sync();
     for (const auto& peer : settings_.peers) {
       if (peer == "loop" && case_.name == "operators") add(peer, {{program(kLoop), "DIR"}});
-      if (peer == "loop" && case_.name == "cnn")
-        add(peer, {{program(kTrainLoop), "DIR", "0", "b", "sgd", std::to_string(kCnnBatch)}});
+      if (peer == "loop" && case_.name == "cnn") train_loops();
       if (peer == "grpc" && (case_.name == "step" || case_.name == "transfer")) grpc();
       if (peer == "torch-rpc" && case_.name == "transfer") torch_rpc();
     }
@@ -110,6 +109,15 @@ class Commands {
     const train::Settings settings = {
         .programs = settings_.programs, .tuning = settings_.tuning, .strategies = {"ps-sync"}};
     commands_.push_back(train::subjects(settings, replica_model(), "sgd", {kReplicas}).front());
+  }
+
+  void train_loops() {
+    const Words words = {program(kTrainLoop), "DIR", "0", "b", "sgd", std::to_string(kCnnBatch)};
+    add("loop", {words});
+    auto& variables = add("loop-kept", {words}).variables;
+    variables["MALLOC_TRIM_THRESHOLD_"] = "68719476736";
+    variables["MALLOC_TOP_PAD_"] = "67108864";
+    variables["MALLOC_MMAP_THRESHOLD_"] = "68719476736";
   }
 
   void grpc() { add("grpc", one_each({program(kGrpc)})).servers = case_.tasks - 1; }

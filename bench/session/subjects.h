@@ -5,7 +5,7 @@
 //
 //   case       of              what a run is                                     subjects
 //   operators                  100 operators on four floats, in this process     muster, loop
-//   cnn                        a step of training a CNN, in this process         muster, loop
+//   cnn                        a step of training a CNN, in this process         muster, loop, loop-kept
 //   executor   16x1024 data    nodes that do nothing, in this process            muster
 //   step       2               a step in which none of 2 tasks does anything     muster, grpc
 //   transfer   64M             a tensor to another task, one added, and back     muster, grpc, torch-rpc
@@ -17,6 +17,8 @@
 //
 //   muster       a session in the program itself, or on a cluster that `muster run` starts
 //   loop         the same operators, or the same model with torch::optim, in a plain libtorch loop
+//   loop-kept    the same with a heap that keeps what was freed: glibc gives the memory of large tensors back
+//                to the system in each step, and faults it in again, where a session keeps it
 //   grpc         gRPC over Unix sockets: a unary call to each task, all at once
 //   torch-rpc    PyTorch's RPC over TensorPipe, with shared memory
 //   zero-bubble  a pipeline on two tasks with this schedule; 1f1b likewise

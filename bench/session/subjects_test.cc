@@ -65,7 +65,7 @@ TEST(SessionCases, SayWhatARunCounts) {
 
 TEST(SessionSubjects, AreThosePeersThatHaveTheCase) {
   EXPECT_THAT(names("operators"), ElementsAre("muster", "loop"));
-  EXPECT_THAT(names("cnn"), ElementsAre("muster", "loop"));
+  EXPECT_THAT(names("cnn"), ElementsAre("muster", "loop", "loop-kept"));
   EXPECT_THAT(names("executor"), ElementsAre("muster"));
   EXPECT_THAT(names("step"), ElementsAre("muster", "grpc"));
   EXPECT_THAT(names("transfer"), ElementsAre("muster", "grpc", "torch-rpc"));
