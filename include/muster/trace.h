@@ -10,7 +10,7 @@
 // A node's name begins with that of the submodule whose parameters it uses, or of the node before it:
 // "encoder/addmm". So a table of patterns can place a whole submodule.
 //
-// The first dimension of the examples is that of the batch, and stays open: the module is traced with two
+// The first dimension of the examples is that of the batch, and stays open: the module is traced with three
 // sizes of it, and numbers that grow with it are computed from it. What else depends on the values of tensors
 // is what it was for the examples: a trace holds no `if`. A module that calls other operators when the batch
 // is larger is refused, and so is one that changes a part of a tensor in place.

@@ -544,7 +544,8 @@ class Trainer::Impl {
         parameter.name,
         group_->starts_with_strategy()
             ? "parameter servers hold it, which do not hear of the change"
-            : "the workers of a host share its memory, so that the change is made several times",
+            : "the workers of a host share its memory, where the change would be made several times, or have "
+              "copies, which would come apart",
         group_->starts_with_strategy() ? "" : "in Trainer::change_parameters(), or ");
   }
 
@@ -671,10 +672,24 @@ class Trainer::Impl {
     const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
     // Nothing goes out of the passes that the function ran itself; what they left counts as the rest does.
     if (factor != 1) model_->scale_gradients(factor);
+    if (!loss.requires_grad())
+      raise<InvalidArgument>(
+          "the loss that was given to Trainer::step has no gradient: {}",
+          !torch::GradMode::is_enabled() ? "gradients are off here (NoGradGuard or InferenceMode)"
+          : model_->size() == 0          ? "the Trainer trains no parameter, as all are frozen"
+                                         : "it was detached, or computed of nothing that is trained");
     model_->put_gradients_back();
     const Temporarily delivering(delivering_, round_begun_);
     const Temporarily backward(job_.backward(), {.factor = factor, .may_overflow = loss_scale_.can_shrink()});
-    (factor != 1 ? loss * factor : loss).backward();
+    try {
+      (factor != 1 ? loss * factor : loss).backward();
+    } catch (const c10::Error& error) {
+      if (std::string(error.what_without_backtrace()).find("second time") == std::string::npos) throw;
+      raise<InvalidArgument>(
+          "Trainer::step runs backward() of the loss itself, and the function that it was given has run it "
+          "too: let it only return the loss ({})",
+          error.what_without_backtrace());
+    }
     return loss.item<double>();
   }
 

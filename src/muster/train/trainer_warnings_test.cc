@@ -161,6 +161,31 @@ TEST(TrainerWarnings, AnEvaluationOfWorkersThatWereNotAveragedIsSaid) {
   }
 }
 
+TEST(TrainerWarnings, ALossThatCantBeDifferentiatedIsExplained) {
+  const auto error_of = [](const std::function<Tensor(Net&)>& loss, bool is_frozen, bool is_off) {
+    return errors_of({1},
+                     [&](Job& job) {
+                       Net net = net_of(job);
+                       for (auto& parameter : net->parameters()) parameter.set_requires_grad(!is_frozen);
+                       Trainer trainer(job, net, sgd_rule());
+                       const torch::AutoGradMode mode(!is_off);
+                       trainer.step([&] { return loss(net); }, 8);
+                     })
+        .front();
+  };
+  const auto plain = [](Net& net) { return loss_at(net, 0); };
+  EXPECT_THAT(error_of([&](Net& net) { return plain(net).detach(); }, false, false),
+              HasSubstr("has no gradient: it was detached"));
+  EXPECT_THAT(error_of(plain, true, false), HasSubstr("trains no parameter, as all are frozen"));
+  EXPECT_THAT(error_of(plain, false, true), HasSubstr("gradients are off here"));
+  const auto twice = [&](Net& net) {
+    Tensor loss = plain(net);
+    loss.backward();
+    return loss;
+  };
+  EXPECT_THAT(error_of(twice, false, false), HasSubstr("runs backward() of the loss itself"));
+}
+
 // The loop of before, beside a Trainer that nobody asks to train.
 TEST(TrainerWarnings, AnEpochWithoutAStepIsSaid) {
   for (const auto& setup : kInVain) {
@@ -480,6 +505,22 @@ TEST(TrainerWarnings, AWorkerThatLeavesInTheMiddleIsSaid) {
               AllOf(HasSubstr("worker/1 ends training after step"),
                     HasSubstr("without finish_epoch(): with parameter servers the others go on"),
                     Not(HasSubstr("worker/0 ends training"))));
+}
+
+// The chief, who would save the model, has fewer epochs than the other.
+TEST(TrainerWarnings, AWorkerWithFewerEpochsIsSaidByTheServer) {
+  Logged logged;
+  on_workers(with_log(with_server("ps-sync"), LogLevel::kInfo), [&](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int epoch = 0; epoch < (job.rank() == 0 ? 1 : 3); ++epoch) {
+      for (int step = 0; step < 2; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+      trainer.finish_epoch();
+    }
+    return 0;
+  });
+  EXPECT_THAT(logged.end(),
+              AllOf(HasSubstr("worker/0 has left after step "), Not(HasSubstr("worker/1 has left"))));
 }
 
 }  // namespace

@@ -249,6 +249,7 @@ class ParameterServer::Impl {
       case Request::Kind::kLeave:
         reply(session, {.kind = Reply::Kind::kTaken});
         left_.insert(session.worker);
+        left_lately_.push_back(session.worker);
         if (policy_ && entered_.erase(session.worker) > 0) decide(policy_->leave(session.worker));
         return;
       default:
@@ -346,6 +347,14 @@ class ParameterServer::Impl {
     wake(session.slot->doorbell);
   }
 
+  // Only when training goes on: at its end all leave.
+  void say_who_has_left() {
+    for (const int worker : left_lately_)
+      log_info("worker/{} has left after step {}: the others go on without it, and it has the model of then",
+               worker, step_);
+    left_lately_.clear();
+  }
+
   void carry_out(const Command& command) {
     std::vector<ParameterStore::WeightedData> sources;
     for (const auto& source : command.sources) {
@@ -359,6 +368,7 @@ class ParameterServer::Impl {
     if (command.kind == Command::Kind::kAccumulate) {
       for (const auto& source : sources) store_.accumulate(source);
     } else if (command.kind == Command::Kind::kApply) {
+      if (policy_) say_who_has_left();
       apply(command, std::move(sources));
     }
     sessions_.release(command);
@@ -512,7 +522,8 @@ class ParameterServer::Impl {
   std::optional<UpdatePolicy> policy_;  // of the leader
   SessionTable sessions_;
   std::set<int> entered_;
-  std::set<int> left_;  // who has taken its leave, and not come again
+  std::set<int> left_;            // who has taken its leave, and not come again
+  std::vector<int> left_lately_;  // since the last update
   std::vector<int> waiting_to_enter_;
   std::deque<Action> actions_;
   std::vector<Connection> followers_;
