@@ -326,7 +326,7 @@ class PipelineBuilder {
     }
     const auto gradients = detail::gradients_or_none({copy.loss}, variables_, {scale_}, where_);
     note_last(copy.backward, first);
-    if (options_.schedule == PipelineSchedule::kGPipe && number == 0) {
+    if (options_.schedule == PipelineSchedule::kGPipe) {
       for (size_t id = first; id < graph_.nodes.size(); ++id) {
         GraphNode& node = graph_.nodes[id];
         const auto stage = std::find(stages_.begin(), stages_.end(), node.device) - stages_.begin();

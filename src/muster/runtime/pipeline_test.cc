@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/error.h"
+#include "muster/graph/graph_node.h"
 #include "muster/ops.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
@@ -202,6 +203,22 @@ TEST(Pipeline, RunningStatisticsAreThoseOfALoopOverMicroBatches) {
     const torch::Tensor found = session.run({graph.output(entry.key())}).front();
     EXPECT_TRUE(found.allclose(entry.value(), 1e-4, 1e-5)) << entry.key();
   }
+}
+
+TEST(Pipeline, EveryBackwardPassOfGPipeWaitsForTheLastForwardPass) {
+  Graph graph;
+  const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
+  const Output w = graph.variable("w", torch::ones({6, 1}));
+  minimize_in_pipeline(optim::SGD({.lr = 0.1}), ops::mean(ops::tanh(ops::matmul(x, w))),
+                       {.micro_batches = 3, .schedule = PipelineSchedule::kGPipe});
+  int gradients = 0;
+  for (const auto& node : graph.nodes()) {
+    if (node.op() != "muster::gradient") continue;
+    ++gradients;
+    ASSERT_EQ(node.get()->control.size(), 1) << node.name();
+    EXPECT_THAT(node.get()->control.front()->name, HasSubstr("micro_2/mean"));
+  }
+  EXPECT_EQ(gradients, 3 * 3);
 }
 
 template <typename Function>
