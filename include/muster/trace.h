@@ -58,9 +58,17 @@ TracedModule trace(Graph& graph, Holder& module, const std::vector<at::Tensor>& 
 
 /// A file that torch.jit.save() wrote in Python, from torch.jit.trace() or torch.jit.script(). The examples
 /// give the types and shapes of its arguments; the first dimension is that of the batch. Throws
-/// InvalidArgument for what is no such file, and for control flow that depends on data.
+/// InvalidArgument for what is no such file, and for control flow that depends on data, which
+/// import_as_one_node() takes.
 TracedModule import_module(Graph& graph, const std::string& file, const std::vector<at::Tensor>& examples,
                            const std::string& name = "",
                            std::source_location where = std::source_location::current());
+
+/// The same as one node, which libtorch's interpreter runs, whatever its control flow: on one task, and with
+/// a derivative. Its parameters and buffers are variables, as with import_module(). Its function forward
+/// takes tensors, and gives one or a tuple of them.
+TracedModule import_as_one_node(Graph& graph, const std::string& file,
+                                const std::vector<at::Tensor>& examples, const std::string& name = "",
+                                std::source_location where = std::source_location::current());
 
 }  // namespace muster

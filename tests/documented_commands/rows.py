@@ -102,6 +102,7 @@ ROWS = [
         [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=94)]),
     Run("muster run --workers 2 --strategy none -- model_parallel",
         [Number(r"step 39: loss ([\d.]+)", most=0.4)]),
+    Run("muster run --workers 2 --strategy none -- model_parallel --tasks 1", ["raise its memory limit"], code=1),
 
     # muster run.
     Run("muster run --help", ["--max-restarts", "h1$ muster run"]),

@@ -29,9 +29,7 @@ constexpr std::array kWords = {
          "measure collectives, training, parameter servers or sessions beside other libraries (muster-bench)",
          false},
     Word{"server", "muster-graph", "a task of a cluster that runs graphs, or stop one (muster-graph)", true},
-    Word{"graph", "muster-graph",
-         "show a graph in a file, place its nodes on a cluster, or schedule a pipeline, without running "
-         "anything (muster-graph)",
+    Word{"graph", "muster-graph", "show, place or schedule graphs without running them (muster-graph)",
          true}};
 
 const Word* find_word(std::string_view text) {

@@ -13,6 +13,7 @@
 #include "muster/base/task_name.h"
 #include "muster/graph/graph_body.h"
 #include "muster/graph/graph_node.h"
+#include "muster/graph/script_module.h"
 #include "muster/optim/rule_text.h"
 
 namespace muster::detail {
@@ -402,6 +403,9 @@ class GraphReader {
       case OperatorKind::kCond:
       case OperatorKind::kWhileLoop:
         set_results_of_bodies(node, subject_, depth_ + 1);
+        break;
+      case OperatorKind::kScript:
+        set_script_outputs(node, subject_);
         break;
       case OperatorKind::kQueue:
         check_queue(node, 0);

@@ -56,6 +56,8 @@ constexpr std::array kOwnOperators = {
     OwnOperator{OperatorKind::kWhileLoop,
                 "muster::while_loop(Tensor[] initial, Tensor[] captured, str condition, str body) -> "
                 "Tensor[]"},
+    OwnOperator{OperatorKind::kScript,
+                "muster::script(Tensor[] inputs, Tensor[] parameters, str code) -> Tensor[]"},
     OwnOperator{OperatorKind::kQueue, "muster::queue(int capacity, int[] types) -> ()"},
     OwnOperator{OperatorKind::kEnqueue,
                 "muster::enqueue(Tensor[] element, str queue, int capacity, int[] types) -> ()"},

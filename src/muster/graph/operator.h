@@ -42,6 +42,7 @@ enum class OperatorKind {
   kPrint,          ///< gives what it takes, and prints it
   kCond,           ///< one of two bodies (graph_body.h), as a tensor says
   kWhileLoop,      ///< a body, as long as another one says
+  kScript,         ///< a whole TorchScript module (script_module.h)
   kQueue,          ///< where a queue is (muster/queue.h)
   kEnqueue,        ///< puts an element into it
   kDequeue,        ///< takes one out
@@ -74,7 +75,8 @@ class Operator {
   /// Whether autograd knows its derivative.
   bool is_differentiable() const {
     return kind_ == OperatorKind::kLibtorch || kind_ == OperatorKind::kPrint ||
-           kind_ == OperatorKind::kCond || kind_ == OperatorKind::kWhileLoop;
+           kind_ == OperatorKind::kCond || kind_ == OperatorKind::kWhileLoop ||
+           kind_ == OperatorKind::kScript;
   }
 
   /// Whether it changes the argument, which then has to be a variable.

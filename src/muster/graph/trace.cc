@@ -22,6 +22,7 @@
 #include "muster/base/log.h"
 #include "muster/graph/graph_node.h"
 #include "muster/graph/interpreter_graph.h"
+#include "muster/graph/script_module.h"
 
 namespace muster {
 
@@ -311,17 +312,24 @@ TracedModule trace_function(Graph& graph, torch::nn::Module& module, const Forwa
   return result;
 }
 
-TracedModule import_module(Graph& graph, const std::string& file, const std::vector<at::Tensor>& examples,
-                           const std::string& name, std::source_location where) {
-  static_cast<void>(batch_of(examples, where));
-  std::optional<torch::jit::Module> module;
+namespace {
+
+torch::jit::Module load_script(const std::string& file, std::source_location where) {
   try {
-    module.emplace(torch::jit::load(file, at::kCPU));
+    return torch::jit::load(file, at::kCPU);
   } catch (const std::exception& error) {
     raise<InvalidArgument>("'{}' ({}) can't be read as a TorchScript file: {}", file, detail::describe(where),
                            detail::text_without_stack(error));
   }
-  auto method = module->find_method("forward");
+}
+
+}  // namespace
+
+TracedModule import_module(Graph& graph, const std::string& file, const std::vector<at::Tensor>& examples,
+                           const std::string& name, std::source_location where) {
+  static_cast<void>(batch_of(examples, where));
+  const torch::jit::Module module = load_script(file, where);
+  const auto method = module.find_method("forward");
   if (!method) raise<InvalidArgument>("'{}' ({}) has no function forward", file, detail::describe(where));
   const auto inlined = method->graph()->copy();
   torch::jit::Inline(*inlined);
@@ -332,9 +340,40 @@ TracedModule import_module(Graph& graph, const std::string& file, const std::vec
   TracedModule result;
   result.inputs = placeholders(graph, examples, name, where);
   detail::InterpreterGraphImporter importer(graph, name, where);
-  importer.bind_module(inputs[0], "", *module);
+  importer.bind_module(inputs[0], "", module);
   for (size_t i = 0; i < examples.size(); ++i) importer.bind(inputs[i + 1], Argument(result.inputs[i]));
   result.outputs = importer.import(*inlined);
+  return result;
+}
+
+TracedModule import_as_one_node(Graph& graph, const std::string& file,
+                                const std::vector<at::Tensor>& examples, const std::string& name,
+                                std::source_location where) {
+  static_cast<void>(batch_of(examples, where));
+  const torch::jit::Module module = load_script(file, where);
+  const std::string subject = fmt::format("'{}' ({})", file, detail::describe(where));
+  std::optional<detail::ScriptFunction> function;
+  try {
+    function = detail::function_of(module);
+  } catch (const InvalidArgument& error) {
+    raise<InvalidArgument>("{}: {}", subject, error.what());
+  }
+  TracedModule result;
+  result.inputs = placeholders(graph, examples, name, where);
+  detail::InterpreterGraphImporter importer(graph, name, where);
+  std::vector<Output> parameters;
+  for (const auto& parameter : function->parameters) {
+    for (const auto& known : module.named_attributes()) {
+      if (!known.value.isTensor() || !known.value.toTensor().is_same(parameter)) continue;
+      parameters.push_back(importer.variable(known.name, parameter, parameter.requires_grad()));
+      break;
+    }
+  }
+  detail::GraphNode& node = graph.data().make(detail::Operator::find("muster::script"),
+                                              name.empty() ? "script" : name, /*is_name_given=*/false, where);
+  node.arguments = {Argument(result.inputs), Argument(parameters), Argument(detail::code_of(module))};
+  detail::set_script_outputs(node, subject);
+  for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) result.outputs.emplace_back(&node, i);
   return result;
 }
 

@@ -341,6 +341,7 @@ void Compiler::emit_node(const GraphNode& node) {
     case OperatorKind::kPrint:
     case OperatorKind::kCond:
     case OperatorKind::kWhileLoop:
+    case OperatorKind::kScript:
     case OperatorKind::kEnqueue:
     case OperatorKind::kDequeue:
     case OperatorKind::kQueueSize:

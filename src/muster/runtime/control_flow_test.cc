@@ -1,16 +1,20 @@
 #include "muster/control_flow.h"
 
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include "muster/error.h"
 #include "muster/ops.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
+#include "muster/trace.h"
 
 namespace muster {
 namespace {
@@ -181,7 +185,7 @@ TEST(ControlFlow, BranchesInLoopsInBranchesAreSavedAndLoaded) {
           .front()
           .named("count");
   EXPECT_EQ(count.name(), "count:0");
-  const std::string file = ::testing::TempDir() + "collatz.pb";
+  const std::string file = ::testing::TempDir() + "collatz" + std::to_string(getpid()) + ".pb";
   graph.save(file);
   const Graph loaded = Graph::load(file);
   for (const Graph* each : {const_cast<const Graph*>(&graph), &loaded}) {
@@ -235,6 +239,65 @@ TEST(ControlFlow, ALoopWithoutAnEndEndsWithItsRun) {
   Session session(cluster.target(), graph, {.secret = "test", .timeout = std::chrono::milliseconds(300)});
   EXPECT_THROW(session.run({y}), DeadlineExceeded);
   EXPECT_EQ(session.run({x})[0].item<float>(), 1) << "the task lives";
+}
+
+// A module of Python's that does something else for positive sums, and loops as often as its argument says.
+std::string script_with_flow() {
+  torch::jit::Module inner("Inner");
+  inner.register_parameter("weight", torch::tensor({{0.5F, -1.F}, {2.F, 0.25F}}, torch::requires_grad()),
+                           /*is_buffer=*/false);
+  inner.define("def forward(self, x):\n  return torch.matmul(x, self.weight)\n");
+  torch::jit::Module module("Flow");
+  module.register_module("inner", inner);
+  module.register_buffer("offset", torch::tensor({1.F, 2.F}));
+  module.define(R"(
+def forward(self, x, rounds):
+  y = x
+  for i in range(int(rounds)):
+    y = torch.tanh(self.inner.forward(y))
+  if bool(y.sum() > 0):
+    return y + self.offset, y.sum()
+  return y * y, y.sum()
+)");
+  std::string file = ::testing::TempDir() + "flow" + std::to_string(getpid()) + ".pt";
+  module.save(file);
+  return file;
+}
+
+TEST(ScriptNode, RunsControlFlowAndIsTrained) {
+  const std::string file = script_with_flow();
+  torch::jit::Module plain = torch::jit::load(file);
+  Graph graph;
+  const TracedModule net = import_as_one_node(graph, file, {torch::ones({2, 2}), torch::tensor(1)}, "flow");
+  ASSERT_EQ(net.outputs.size(), 2);
+  EXPECT_EQ(graph.find("flow.inner.weight").op(), "muster::variable");
+  const Output loss = ops::sum(net.outputs[0]);
+  const Node train = minimize(optim::SGD({.lr = 0.1}), loss);
+  const std::string saved = ::testing::TempDir() + "flow" + std::to_string(getpid()) + ".pb";
+  graph.save(saved);
+  EXPECT_EQ(Graph::load(saved).size(), graph.size());
+
+  const TestServers cluster(1);
+  Session session(cluster.target(), graph, {.secret = "test"});
+  session.run({}, {}, {graph.initializer()});
+  torch::Tensor weight = plain.attr("inner").toModule().attr("weight").toTensor();
+  for (const double sign : {1.0, -1.0}) {
+    for (const int64_t rounds : {0, 1, 4}) {
+      const torch::Tensor x = sign * torch::tensor({{1.F, 0.5F}, {0.25F, 2.F}});
+      const auto results = session.run({loss, net.outputs[1]},
+                                       {{net.inputs[0], x}, {net.inputs[1], torch::tensor(rounds)}}, {train});
+      const auto expected = plain.forward({x, torch::tensor(rounds)}).toTuple();
+      torch::Tensor plain_loss = expected->elements()[0].toTensor().sum();
+      EXPECT_NEAR(results[0].item<double>(), plain_loss.item<double>(), 1e-5);
+      EXPECT_NEAR(results[1].item<double>(), expected->elements()[1].toTensor().item<double>(), 1e-5);
+      if (rounds == 0) continue;
+      plain_loss.backward();
+      const torch::NoGradGuard guard;
+      weight.sub_(weight.grad(), 0.1);
+      weight.mutable_grad() = torch::Tensor();
+    }
+  }
+  EXPECT_TRUE(session.run({graph.output("flow.inner.weight")})[0].allclose(weight, 1e-5, 1e-6));
 }
 
 }  // namespace

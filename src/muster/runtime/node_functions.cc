@@ -9,9 +9,11 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
 
 #include "muster/base/error.h"
 #include "muster/graph/graph_body.h"
+#include "muster/graph/script_module.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/tensor_queue.h"
 
@@ -95,6 +97,19 @@ StepFunction while_loop(const GraphNode& node, Container& container, const Compi
   };
 }
 
+StepFunction script(const GraphNode& node) {
+  const ScriptFunction function = function_of(module_of_code(node.arguments[2].value().toStringRef()));
+  return [code = torch::jit::Code(function.graph, node.name), gives_tuple = function.gives_tuple](
+             torch::jit::Stack& stack, StepExchange*) {
+    torch::jit::Stack values = stack[0].toListRef().vec();
+    const auto parameters = stack[1].toListRef();
+    values.insert(values.end(), parameters.begin(), parameters.end());
+    torch::jit::InterpreterState(code).run(values);
+    stack.clear();
+    stack.emplace_back(list_of(gives_tuple ? values.front().toTupleRef().elements().vec() : values));
+  };
+}
+
 // A queue's name, capacity and types are the arguments from `first` on.
 TensorQueue& queue_of(const GraphNode& node, size_t first, Container& container) {
   return container.queue(node.arguments[first].value().toStringRef(),
@@ -118,6 +133,8 @@ StepFunction node_function(const GraphNode& node, Container& container, const Co
       return cond(node, container, options);
     case OperatorKind::kWhileLoop:
       return while_loop(node, container, options);
+    case OperatorKind::kScript:
+      return script(node);
     case OperatorKind::kEnqueue:
       return [&queue = queue_of(node, 1, container)](torch::jit::Stack& stack, StepExchange* others) {
         const auto element = stack.front().toTensorVector();
