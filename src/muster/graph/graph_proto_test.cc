@@ -6,17 +6,21 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <string>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
+#include "muster/control_flow.h"
 #include "muster/error.h"
 #include "muster/graph/graph_node.h"
 #include "muster/ops.h"
+#include "muster/queue.h"
 #include "muster/trace.h"
 
 namespace muster::detail {
@@ -46,6 +50,35 @@ Graph rich_graph() {
   ops::full(graph, {2}, c10::complex<double>(1, 2), at::kComplexDouble);
   graph.group({loss});
   graph.initializer();
+  return graph;
+}
+
+// What else a graph can hold: branches, loops, queues and modules.
+Graph graph_with_functions() {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 3});
+  const Queue queue(graph, "queue", {.types = {at::kFloat}});
+  queue.enqueue({x});
+  queue.size();
+  const Output y = cond(
+                       ops::gt(ops::sum(x), 0.0), [&] { return std::vector{graph.print(x, "x ")}; },
+                       [&] {
+                         return while_loop(
+                             {x}, [&](const auto& v) { return ops::lt(ops::sum(v[0]), 10.0); },
+                             [&](const auto& v) { return std::vector{ops::add(v[0], 1.0)}; });
+                       })
+                       .front();
+  torch::jit::Module module("module");
+  module.register_parameter("w", torch::ones({3, 3}, torch::requires_grad()), /*is_buffer=*/false);
+  module.define("def forward(self, x):\n  return torch.matmul(x, self.w)\n");
+  const std::string file = ::testing::TempDir() + fmt::format("functions{}.pt", getpid());
+  module.save(file);
+  const auto script = import_as_one_node(graph, file, {torch::ones({2, 3})}, "script");
+  std::filesystem::remove(file);
+  minimize(optim::SGD({.lr = 0.1}), ops::add(ops::sum(y), ops::sum(script.outputs[0])));
+  all_reduce({x, ops::mul(x, 2)});
+  queue.dequeue();
+  queue.close();
   return graph;
 }
 
@@ -196,9 +229,12 @@ TEST(GraphProto, WhatMakesNoSenseIsRefused) {
 }
 
 // Messages with random bytes changed are read or refused, and nothing else happens.
-TEST(GraphProto, DamagedMessagesAreReadOrRefused) {
-  const SavedGraph saved = to_proto(rich_graph());
+class DamagedGraphs : public testing::TestWithParam<Graph (*)()> {};
+
+TEST_P(DamagedGraphs, AreReadOrRefused) {
+  const SavedGraph saved = to_proto(GetParam()());
   const std::string whole = saved.proto.SerializeAsString();
+  EXPECT_EQ(to_proto(from_proto(saved.proto, saved.tensors)).proto.SerializeAsString(), whole);
   std::mt19937 random(17);
   int refused = 0;
   const char* seconds = std::getenv("MUSTER_FUZZ_SECONDS");  // for longer runs by hand
@@ -220,7 +256,21 @@ TEST(GraphProto, DamagedMessagesAreReadOrRefused) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(refused, 50);
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, DamagedGraphs, testing::Values(&rich_graph, &graph_with_functions));
+
+TEST(GraphProto, BodiesInBodiesEndSomewhere) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {});
+  std::function<std::vector<Output>(int)> nested = [&](int depth) {
+    if (depth == 0) return std::vector{x};
+    return cond(
+        x, [&] { return nested(depth - 1); }, [&] { return std::vector{x}; });
+  };
+  EXPECT_EQ(nested(20).size(), 1U);
+  EXPECT_THROW(nested(40), InvalidArgument);
 }
 
 TEST(GraphFile, ConstantsOfAnotherGraphAreNotTakenAndOnlyFilesAreReplaced) {

@@ -1,6 +1,9 @@
 #include "muster/graph/script_module.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <sstream>
+#include <string_view>
 
 #include <ATen/ops/empty.h>
 #include <torch/csrc/jit/passes/inliner.h>
@@ -10,6 +13,21 @@
 #include "muster/base/error.h"
 
 namespace muster::detail {
+
+namespace {
+
+constexpr size_t kChecksumBytes = 8;
+
+// FNV-1a, before the archive. libtorch reads what was damaged on the way, and may crash on it.
+std::string checksum_of(std::string_view archive) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : archive) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+  std::string bytes(kChecksumBytes, 0);
+  for (size_t i = 0; i < kChecksumBytes; ++i) bytes[i] = static_cast<char>(hash >> (8 * i));
+  return bytes;
+}
+
+}  // namespace
 
 ScriptFunction function_of(const torch::jit::Module& module) {
   const auto method = module.find_method("forward");
@@ -54,12 +72,14 @@ std::string code_of(const torch::jit::Module& module) {
   }
   std::ostringstream code;
   copy.save(code);
-  return code.str();
+  return checksum_of(code.str()) + code.str();
 }
 
 torch::jit::Module module_of_code(const std::string& code) {
+  const std::string_view archive = std::string_view(code).substr(std::min(code.size(), kChecksumBytes));
+  if (!code.starts_with(checksum_of(archive))) throw InvalidArgument("a module's code is damaged");
   try {
-    std::istringstream stream(code);
+    std::istringstream stream{std::string(archive)};
     return torch::jit::load(stream, at::kCPU);
   } catch (const std::exception& error) {
     raise<InvalidArgument>("a module's code can't be read: {}", text_without_stack(error));
