@@ -28,16 +28,6 @@ std::string default_name(const std::string& op) {
   return name.substr(0, name.find('.'));
 }
 
-std::vector<int64_t> sizes_of(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (const auto& size : shape.sizes()) sizes.push_back(size.batches != 0 ? kBatch : size.fixed);
-  return sizes;
-}
-
-c10::IValue sizes_value(const Shape& shape) {
-  return shape.known() ? c10::IValue(sizes_of(shape)) : c10::IValue();
-}
-
 GraphNode& made(detail::GraphData& graph, const std::string& op, std::string_view name, bool is_name_given,
                 std::source_location where) {
   return graph.make(detail::Operator::find(op), name, is_name_given, where);
@@ -238,6 +228,28 @@ Shape::Shape(at::IntArrayRef sizes) {
   }
 }
 
+c10::IValue detail::shape_value(const Shape& shape) {
+  if (!shape.known()) return {};
+  std::vector<int64_t> sizes;
+  for (const auto& size : shape.sizes()) {
+    if (size.batches < 0 || (size.batches > 0 && size.fixed != 0)) return {};
+    sizes.push_back(size.batches > 0 ? size.batches * kBatch : size.fixed);
+  }
+  return sizes;
+}
+
+Shape detail::shape_of_value(const c10::IValue& value) {
+  if (value.isNone()) return {};
+  constexpr int64_t kMostBatches = 1'000'000;
+  std::vector<Size> sizes;
+  for (const int64_t size : value.toIntVector()) {
+    if (size < kMostBatches * kBatch)
+      raise<InvalidArgument>("a size of a tensor is {}; expected 0 or more, or some batches", size);
+    sizes.push_back(size < 0 ? Size{.batches = size / kBatch} : Size{.fixed = size});
+  }
+  return Shape(std::move(sizes));
+}
+
 bool Shape::accepts(at::IntArrayRef sizes) const {
   if (!sizes_) return true;
   if (sizes.size() != sizes_->size()) return false;
@@ -343,7 +355,7 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 
 Output Graph::placeholder(std::string_view name, at::ScalarType dtype, Shape shape, Where where) {
   GraphNode& node = made(*data_, "muster::placeholder", name, true, where);
-  node.arguments = {Argument(dtype), Argument(sizes_value(shape))};
+  node.arguments = {Argument(dtype), Argument(detail::shape_value(shape))};
   detail::set_output(node, dtype, shape);
   return {&node, 0};
 }
@@ -383,7 +395,8 @@ Output Graph::variable(std::string_view name, const Output& initial, bool traina
   check_same_graph(*data_, initial, subject);
   if (!initial.dtype()) raise<InvalidArgument>("{}: the type of its initial value is not known", subject);
   GraphNode& node = made(*data_, "muster::variable", name, true, where);
-  node.arguments = {Argument(*initial.dtype()), Argument(sizes_value(initial.shape())), Argument(trainable)};
+  node.arguments = {Argument(*initial.dtype()), Argument(detail::shape_value(initial.shape())),
+                    Argument(trainable)};
   detail::set_output(node, initial.dtype(), initial.shape());
   data_->set_device(node);
   data_->variables.push_back(&node);

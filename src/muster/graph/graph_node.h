@@ -130,6 +130,11 @@ void set_queue_outputs(GraphNode& node);
 /// Says what is known of a node's one result: a tensor of this type and shape.
 void set_output(GraphNode& node, std::optional<at::ScalarType> dtype, const Shape& shape);
 
+/// A shape as an argument: sizes, where -4 stands for four times the size of the batch; nothing where that
+/// does not say it all.
+c10::IValue shape_value(const Shape& shape);
+Shape shape_of_value(const c10::IValue& value);
+
 /// "model.cc:17"
 std::string describe(const std::source_location& where);
 std::string describe(const SourceLine& where);

@@ -345,10 +345,10 @@ class GraphReader {
         infer_outputs(node, listed);
         break;
       case OperatorKind::kPlaceholder:
-        set_output(node, optional_type(node.arguments[0]), shape_of_value(node.arguments[1]));
+        set_output(node, optional_type(node.arguments[0]), shape_of_value(node.arguments[1].value()));
         break;
       case OperatorKind::kVariable:
-        set_output(node, scalar_type(node.arguments[0]), shape_of_value(node.arguments[1]));
+        set_output(node, scalar_type(node.arguments[0]), shape_of_value(node.arguments[1].value()));
         data_.variables.push_back(&node);
         break;
       case OperatorKind::kConstant:
@@ -478,10 +478,6 @@ class GraphReader {
 
   std::optional<at::ScalarType> optional_type(const Argument& argument) const {
     return argument.value().isNone() ? std::nullopt : std::optional(scalar_type(argument));
-  }
-
-  static Shape shape_of_value(const Argument& argument) {
-    return argument.value().isNone() ? Shape() : Shape(at::IntArrayRef(argument.value().toIntVector()));
   }
 
   void set_constant(GraphNode& node) {

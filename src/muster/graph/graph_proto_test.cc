@@ -105,6 +105,18 @@ TEST(GraphProto, WhatIsReadIsWhatWasWritten) {
       << "it can be built on";
 }
 
+TEST(GraphProto, SizesOfSeveralBatchesStayWhatTheyAre) {
+  Graph graph;
+  const Shape two_batches(std::vector<Size>{{.batches = 2}, {.fixed = 3}});
+  graph.placeholder("x", at::kFloat, two_batches);
+  const Shape batch_and_one(std::vector<Size>{{.fixed = 1, .batches = 1}});
+  graph.placeholder("y", at::kFloat, batch_and_one);
+  const SavedGraph saved = to_proto(graph);
+  const Graph read = from_proto(saved.proto, saved.tensors);
+  EXPECT_EQ(read.output("x").shape(), two_batches);
+  EXPECT_FALSE(read.output("y").shape().known()) << "a list of numbers can't say it";
+}
+
 TEST(GraphProto, FilesAreReplacedWhole) {
   const std::string folder = ::testing::TempDir() + "graph_file_test_" + std::to_string(getpid());
   std::filesystem::create_directory(folder);

@@ -182,7 +182,7 @@ class PipelineBuilder {
       sizes.front().batches = static_cast<int64_t>(micro_batches_);
       const auto dtype = node->outputs.front().dtype;
       whole.arguments = node->arguments;
-      whole.arguments[1] = Argument(c10::IValue());
+      whole.arguments[1] = Argument(detail::shape_value(Shape(sizes)));
       detail::set_output(whole, dtype, Shape(sizes));
       pipeline_.batches.emplace_back(Output(node, 0), Output(&whole, 0));
       const std::vector<int64_t> parts = {static_cast<int64_t>(micro_batches_), -1};
