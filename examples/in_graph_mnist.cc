@@ -42,7 +42,16 @@ struct Replica {
   std::vector<Output> gradients;
 };
 
-void train(const muster::Server& server, const std::string& folder, int epochs, int64_t batch, double lr) {
+struct Settings {
+  int epochs = 5;
+  int64_t batch = 32;
+  double lr = 0.05;
+  std::string folder;
+  std::string graph_file;
+};
+
+void train(const muster::Server& server, const Settings& settings) {
+  const int64_t batch = settings.batch;
   const auto& jobs = server.cluster().jobs();
   const auto workers = static_cast<int>(jobs.at("worker").size());
   const int servers = jobs.contains("ps") ? static_cast<int>(jobs.at("ps").size()) : 0;
@@ -73,11 +82,12 @@ void train(const muster::Server& server, const std::string& folder, int epochs, 
     for (const auto& replica : replicas) each.push_back(replica.gradients[i]);
     averages.push_back(ops::mean(ops::stack(each), std::vector<int64_t>{0}));
   }
-  const muster::Node step =
-      muster::apply_gradients(muster::optim::SGD({.lr = lr, .momentum = 0.9}), averages, weights.all());
+  const muster::Node step = muster::apply_gradients(muster::optim::SGD({.lr = settings.lr, .momentum = 0.9}),
+                                                    averages, weights.all());
   const Output test_images = graph.placeholder("test", torch::kFloat, {muster::kBatch, 1, 28, 28});
   const Output guesses = ops::argmax(weights.forward(test_images), 1);
 
+  if (!settings.graph_file.empty()) graph.save(settings.graph_file);  // for `muster graph`
   muster::Session session(server.target(), graph);
   session.run({}, {}, {graph.initializer()});
 
@@ -89,9 +99,9 @@ void train(const muster::Server& server, const std::string& folder, int epochs, 
   }
   const muster::Callable train_step = session.make_callable(feeds, losses, {step});
 
-  const auto training = examples::load_mnist(folder, /*train=*/true);
-  const auto test = examples::load_mnist(folder, /*train=*/false);
-  for (int epoch = 0; epoch < epochs; ++epoch) {
+  const auto training = examples::load_mnist(settings.folder, /*train=*/true);
+  const auto test = examples::load_mnist(settings.folder, /*train=*/false);
+  for (int epoch = 0; epoch < settings.epochs; ++epoch) {
     const torch::Tensor order = torch::randperm(training.size());
     double loss = 0;
     int64_t steps = 0;
@@ -120,23 +130,21 @@ void train(const muster::Server& server, const std::string& folder, int epochs, 
 }
 
 int main(int argc, char** argv) {
-  int epochs = 5;
-  int64_t batch = 32;
-  double lr = 0.05;
-  std::string folder;
+  Settings settings;
   CLI::App app{"Trains a small net on MNIST: one graph, with a replica on each worker"};
-  app.add_option("--epochs", epochs, "passes over the training set")->capture_default_str();
-  app.add_option("--batch", batch, "samples a step, of each worker")->capture_default_str();
-  app.add_option("--lr", lr, "learning rate")->capture_default_str();
-  app.add_option("--data", folder,
+  app.add_option("--epochs", settings.epochs, "passes over the training set")->capture_default_str();
+  app.add_option("--batch", settings.batch, "samples a step, of each worker")->capture_default_str();
+  app.add_option("--lr", settings.lr, "learning rate")->capture_default_str();
+  app.add_option("--data", settings.folder,
                  "folder with the IDX files; default: the fetched set, else the shipped subset");
+  app.add_option("--save-graph", settings.graph_file, "keep the graph in this file, to look at it");
   CLI11_PARSE(app, argc, argv);
-  if (folder.empty()) folder = examples::fetched_mnist().value_or(MUSTER_SHIPPED_MNIST);
+  if (settings.folder.empty()) settings.folder = examples::fetched_mnist().value_or(MUSTER_SHIPPED_MNIST);
 
   try {
     muster::Server server = muster::Server::of_environment();
     if (server.job() == "worker" && server.task() == 0) {
-      train(server, folder, epochs, batch, lr);
+      train(server, settings);
     } else {
       server.join();
     }

@@ -29,8 +29,8 @@ constexpr std::array kWords = {
          "measure collectives, training, parameter servers or sessions beside other libraries (muster-bench)",
          false},
     Word{"server", "muster-graph", "a task of a cluster that runs graphs, or stop one (muster-graph)", true},
-    Word{"graph", "muster-graph", "show, place or schedule graphs without running them (muster-graph)",
-         true}};
+    Word{"graph", "muster-graph",
+         "look at a graph, at where its nodes would run, or at a pipeline's timetable (muster-graph)", true}};
 
 const Word* find_word(std::string_view text) {
   const auto* found =

@@ -558,4 +558,11 @@ std::vector<at::Tensor> empty_tensors(const GraphProto& proto) {
   return tensors;
 }
 
+std::string dtype_name(at::ScalarType type) {
+  for (const auto& known : kTypes) {
+    if (known.type == type) return known.name;
+  }
+  return c10::toString(type);
+}
+
 }  // namespace muster::detail

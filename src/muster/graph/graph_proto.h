@@ -7,6 +7,7 @@
 // node's name. from_proto() throws InvalidArgument for a graph that makes no sense, DataLoss for tensors that
 // are missing or of another size than was said.
 
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -27,6 +28,9 @@ SavedGraph to_proto(const Graph& graph);
 
 /// The tensors are not copied. `depth` says how many graphs this one is inside of (graph_body.h).
 Graph from_proto(const graph::GraphProto& proto, const std::vector<at::Tensor>& tensors, int depth = 0);
+
+/// The name that a type of tensors has in a message: "float32".
+std::string dtype_name(at::ScalarType type);
 
 /// What is known of the outside tensors before they are there, in their order: to receive them into.
 std::vector<at::Tensor> empty_tensors(const graph::GraphProto& proto);

@@ -275,6 +275,13 @@ class Partitioner {
 
 }  // namespace
 
+void check_is_whole(const GraphData& graph) {
+  for (const auto& node : graph.nodes) {
+    if (node.op->kind() == OperatorKind::kSend || node.op->kind() == OperatorKind::kReceive)
+      raise<InvalidArgument>("{}: a session makes such nodes itself", node.describe());
+  }
+}
+
 Partition partition(const Signature& signature, const std::vector<GraphNode*>& nodes,
                     const GraphPlacement& placement) {
   return Partitioner(signature, nodes, placement).cut();

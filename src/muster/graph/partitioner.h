@@ -41,6 +41,9 @@ struct Partition {
   std::vector<Edge> edges;
 };
 
+/// Throws InvalidArgument for a graph with nodes that only partition() makes.
+void check_is_whole(const GraphData& graph);
+
 /// `nodes` are those that the signature needs.
 Partition partition(const Signature& signature, const std::vector<GraphNode*>& nodes,
                     const GraphPlacement& placement);

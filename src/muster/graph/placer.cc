@@ -22,15 +22,6 @@ TaskName full_name(const TaskName& task) {
   return full;
 }
 
-// The node that says where this one is.
-const GraphNode& owner_of(const GraphNode& node) {
-  if (node.colocated != nullptr) return owner_of(*node.colocated);
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    if (node.op->writes(i)) return owner_of(*node.arguments[i].outputs().front().get());
-  }
-  return node;
-}
-
 class Placer {
  public:
   explicit Placer(const PlacementOptions& options) : options_(options) {
@@ -40,7 +31,7 @@ class Placer {
 
   // Many nodes have the same few devices.
   int32_t place(const GraphNode& node) {
-    const GraphNode& owner = owner_of(node);
+    const GraphNode& owner = placing_node(node);
     const auto [found, is_new] = known_.emplace(owner.device, -1);
     if (is_new) found->second = choose(owner);
     return found->second;
@@ -84,6 +75,14 @@ class Placer {
 
 std::string GraphPlacement::device(const GraphNode& node) const {
   return full_name(tasks_[task(node)]).to_string();
+}
+
+const GraphNode& placing_node(const GraphNode& node) {
+  if (node.colocated != nullptr) return placing_node(*node.colocated);
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    if (node.op->writes(i)) return placing_node(*node.arguments[i].outputs().front().get());
+  }
+  return node;
 }
 
 GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options) {

@@ -42,6 +42,9 @@ class GraphPlacement {
   std::vector<int32_t> of_node_;  // by their numbers; -1 for those that were not placed
 };
 
+/// The node whose device says where this one is: itself, or the one that it belongs to.
+const GraphNode& placing_node(const GraphNode& node);
+
 GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options);
 
 }  // namespace muster::detail

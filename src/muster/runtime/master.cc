@@ -149,10 +149,7 @@ class Master::Session {
   void set_graph(const runtime::SetGraph& request) {
     graph_.emplace(receive_graph(request.graph(), request.transfer(), options_.worker->rendezvous(),
                                  Deadline::after(std::chrono::minutes(10))));
-    for (const auto& node : graph_->data().nodes) {
-      if (node.op->kind() == OperatorKind::kSend || node.op->kind() == OperatorKind::kReceive)
-        raise<InvalidArgument>("{}: a session makes such nodes itself", node.describe());
-    }
+    check_is_whole(graph_->data());
   }
 
   runtime::Prepared prepare(const runtime::Prepare& request) {
