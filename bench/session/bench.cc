@@ -40,7 +40,7 @@ void Bench::add_flags(CLI::App& app) {
   flags_.add_to(app, "what to compare with: loop,grpc,torch-rpc; those that can run if not given");
   add_list(app, "--shapes", choice_.shapes, "of executor: widths and depths of graphs");
   app.add_option("--sizes", sizes_, "of transfer: bytes of the tensor")->capture_default_str();
-  add_list(app, "--nodes", choice_.nodes, "of graph: numbers of nodes, in thousands")
+  add_list(app, "--nodes", choice_.nodes, "of graph: numbers of nodes; are rounded down to thousands")
       ->check(CLI::Range(int64_t{1000}, kMostNodes));
   app.add_option("--seconds", seconds_, "how long a turn is, about; it has at least one run")
       ->check(CLI::Range(0.0, kLongestTurn))

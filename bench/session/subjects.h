@@ -57,7 +57,7 @@ struct Choice {
   std::vector<int> tasks;           ///< of step
   std::vector<std::string> shapes;  ///< of executor: "16x1024"
   std::vector<int64_t> sizes;       ///< of transfer, in bytes; are rounded up to whole elements
-  std::vector<int64_t> nodes;       ///< of graph
+  std::vector<int64_t> nodes;       ///< of graph; are rounded down to thousands
 };
 
 /// In the order of the table.

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 const Choice kAll = {
-    .names = case_names(), .tasks = {1, 8}, .shapes = {"16x1024"}, .sizes = {67108863}, .nodes = {10000}};
+    .names = case_names(), .tasks = {1, 8}, .shapes = {"16x1024"}, .sizes = {67108863}, .nodes = {10999}};
 
 const Settings kSettings = {.peers = {"loop", "grpc", "torch-rpc"},
                             .programs = "/bin",
