@@ -54,7 +54,10 @@ void check_variable(const Output& variable, const std::string& subject) {
 // A node for the operator, for Graph::add and the functions of muster/ops.h.
 Node add_node(detail::GraphData& data, const std::string& op, const std::vector<Argument>& arguments,
               const std::vector<NamedArgument>& named, std::source_location where) {
-  const auto subject = [&] { return fmt::format("{} ({})", op, detail::describe(where)); };  // for messages
+  const auto subject = [&] {  // for messages
+    return fmt::format("{} ({})", op.ends_with('.') ? op.substr(0, op.size() - 1) : op,
+                       detail::describe(where));
+  };
   auto& known = data.operators[op];
   if (known.empty()) {
     try {

@@ -314,5 +314,16 @@ TEST(Gradients, StandWhereTheirNodesStand) {
   EXPECT_EQ(d.shape(), w.shape());
 }
 
+// A type could be taken for a number, and so for a dimension, where the overload is left open.
+TEST(Ops, AFunctionIsOneOverload) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 3});
+  const Output sum = ops::sum(x, at::kDouble);
+  EXPECT_EQ(sum.node().op(), "aten::sum");
+  EXPECT_EQ(sum.dtype(), at::kDouble);
+  EXPECT_EQ(sum.shape().to_string(), "[]");
+  EXPECT_EQ(ops::sum(x, {1}).node().op(), "aten::sum.dim_IntList");
+}
+
 }  // namespace
 }  // namespace muster

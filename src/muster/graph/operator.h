@@ -54,8 +54,8 @@ enum class OperatorKind {
 
 class Operator {
  public:
-  /// The operator of this name: "aten::add.Tensor". One without the overload is that overload which has no
-  /// name. Throws InvalidArgument with the nearest names where there is none.
+  /// The operator of this name: "aten::add.Tensor". One without the overload, or with a dot and nothing after
+  /// it, is that overload which has no name. Throws InvalidArgument with the nearest names where there is none.
   static std::shared_ptr<const Operator> find(const std::string& name);
 
   /// All overloads of "aten::add", in the order in which arguments are tried: tensors before numbers. Throws

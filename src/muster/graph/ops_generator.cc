@@ -208,10 +208,10 @@ std::string function(const c10::FunctionSchema& schema,
   std::reverse(parameters.begin(), parameters.end());
   parameters.emplace_back("std::source_location where = std::source_location::current()");
 
-  std::string full = schema.name();
-  if (!schema.overload_name().empty()) full += "." + schema.overload_name();
-  const std::string node = fmt::format("detail::add_operator({}, \"{}\", {{{}}}, where)",
-                                       has_tensor ? "nullptr" : "&graph", full, fmt::join(passed, ", "));
+  // With the dot, also where the overload has no name: this one and no other.
+  const std::string node =
+      fmt::format("detail::add_operator({}, \"{}.{}\", {{{}}}, where)", has_tensor ? "nullptr" : "&graph",
+                  schema.name(), schema.overload_name(), fmt::join(passed, ", "));
   const auto& returns = schema.returns();
   std::string type;
   std::string body;
