@@ -56,6 +56,9 @@ MNIST = Number(r"accuracy ([\d.]+) % on 1000 test digits", least=85)
 GAN = Number(r"([\d.]+) % of the generator's points are in a cloud", least=60)
 RECOMMEND = Number(r"loss ([\d.]+); ", most=0.6)
 
+# A command on the graph of an example.
+SAVED_GRAPH = "muster run --workers 2 --ps 1 --strategy none -- in_graph_mnist --epochs 1 --save-graph model.pb && {command}"
+
 HELLO = "hello from worker/0 (started by: "
 SHORTEST = " --rounds 1 --progress off"
 
@@ -103,6 +106,22 @@ ROWS = [
     Run("muster run --workers 2 --strategy none -- model_parallel",
         [Number(r"step 39: loss ([\d.]+)", most=0.4)]),
     Run("muster run --workers 2 --strategy none -- model_parallel --tasks 1", ["raise its memory limit"], code=1),
+
+    # Looking at graphs.
+    Run("muster run --workers 2 --ps 1 --strategy none -- in_graph_mnist --save-graph model.pb", ["(muster::group)"],
+        add=" --epochs 1", shell="{command} && muster graph show model.pb"),
+    Run("muster graph show model.pb", ["w1/update: (muster::update): /job:ps/task:0 <- mean:0, &w1\n"], shell=SAVED_GRAPH),
+    Run("muster graph place model.pb --cluster 'ps=h1:2222;worker=h2:2222,h3:2222' --target train --batch 32",
+        ["ps/0                 17       398 KiB           0 B\n", "From task to task: 1.6 MiB in 16 edges."], shell=SAVED_GRAPH),
+    Run("muster graph show model.pb --svg --without-gradients -o model.svg", ["</svg>"],
+        shell=SAVED_GRAPH + " && tail -n 1 model.svg"),
+    Run("muster graph place model.pb --cluster 'ps=h1:2222;worker=h2:2222,h3:2222' --target train --svg -o placed.svg",
+        ["</svg>"], shell=SAVED_GRAPH + " && tail -n 1 placed.svg"),
+    Run("muster graph schedule --stages 3 --micro-batches 6 --schedule zero-bubble",
+        [Number(r"bubble ([\d.]+) %", least=14.3, most=14.3), "micro-batches held at most: 3, 3, 3"]),
+    Run("muster graph schedule --stages 4 --micro-batches 16 --forward 1 --backward 2",
+        [Number(r"1f1b +57 +([\d.]+) %", least=15.7, most=15.9), Number(r"zero-bubble +52 +([\d.]+) %", most=8)]),
+    Run("muster graph schedule --micro-batches 4 --times 1:2,1.5:3 --weight-share 0.4", ["zero-bubble, 2 stages, 4 micro-batches"]),
 
     # muster run.
     Run("muster run --help", ["--max-restarts", "h1$ muster run"]),

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -138,9 +139,17 @@ class DrawingMaker {
   void add_boxes() {
     std::map<BoxKey, size_t> known;
     std::map<std::string, size_t> places;
+    for (const auto& placed : nodes_) places.emplace(placed.place, 0);
+    for (auto& [name, number] : places) {
+      if (name.empty()) continue;
+      number = drawing_.places.size();
+      drawing_.places.push_back(name);
+    }
+    if (const auto none = places.find(""); none != places.end()) {
+      none->second = drawing_.places.size();
+      drawing_.places.emplace_back();
+    }
     for (const auto& placed : nodes_) {
-      const auto [place, is_new_place] = places.emplace(placed.place, drawing_.places.size());
-      if (is_new_place) drawing_.places.push_back(placed.place);
       const BoxKey key = key_of(placed, grouping_);
       const auto [found, is_new] = known.emplace(key, drawing_.boxes.size());
       box_of_[placed.node] = found->second;
@@ -150,7 +159,7 @@ class DrawingMaker {
                                   .name = placed.node->name,
                                   .scope = is_update(*placed.node) ? 0 : scope_of(placed.node->name),
                                   .detail = detail_of(*placed.node),
-                                  .place = place->second});
+                                  .place = places.at(placed.place)});
         continue;
       }
       DrawnBox& box = drawing_.boxes[found->second];

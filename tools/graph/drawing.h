@@ -57,12 +57,12 @@ struct DrawnLine {
 struct Drawing {
   std::vector<DrawnBox> boxes;
   std::vector<DrawnLine> lines;
-  std::vector<std::string> places;
-  std::string no_place;       ///< what the place is called whose name is empty
-  size_t nodes = 0;           ///< that were to be drawn
-  size_t depth = 0;           ///< that was chosen
-  bool is_collapsed = false;  ///< some boxes stand for several nodes
-  bool is_folded = false;     ///< also those whose names differ in nothing but numbers
+  std::vector<std::string> places;  ///< in the order of their names; that without one is the last
+  std::string no_place;             ///< what the place is called whose name is empty
+  size_t nodes = 0;                 ///< that were to be drawn
+  size_t depth = 0;                 ///< that was chosen
+  bool is_collapsed = false;        ///< some boxes stand for several nodes
+  bool is_folded = false;           ///< also those whose names differ in nothing but numbers
 
   /// Whether any node has a place.
   bool shows_places() const { return places.size() > 1 || (places.size() == 1 && !places.front().empty()); }

@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <graphviz/gvc.h>
 
 #include "muster/base/error.h"
+#include "muster/base/text.h"
 
 namespace muster::detail {
 
@@ -66,7 +68,7 @@ const char* shape_of(BoxKind kind) {
     case BoxKind::kVariable:
       return "shape=cylinder";
     case BoxKind::kPlaceholder:
-      return "shape=hexagon, margin=\"0.02,0.04\"";
+      return "shape=hexagon, margin=\"0.0,0.02\"";
     case BoxKind::kConstant:
       return "shape=note";
     case BoxKind::kSeveral:
@@ -97,7 +99,7 @@ class DotWriter {
         "         fontcolor=\"{}\", pad=0.2, labelloc=t, labeljust=l, label=<{}>]\n"
         "  node [fontname=\"Helvetica,Arial,sans-serif\", fontsize=11, style=filled, color=\"{}\", "
         "fontcolor=\"{}\",\n"
-        "        margin=\"0.12,0.06\", height=0.3]\n"
+        "        margin=\"0.1,0.03\", height=0.3]\n"
         "  edge [fontname=\"Helvetica,Arial,sans-serif\", fontsize=9, color=\"{}\", arrowsize=0.6]\n",
         kText, legend(), kLine, kText, kLine);
     // Ways around boxes take Graphviz very long for many lines that go far: these are straight, and behind.
@@ -112,10 +114,7 @@ class DotWriter {
 
  private:
   std::string colour_of(size_t place) const {
-    if (drawing_.places[place].empty()) return kNoPlace;
-    size_t number = 0;  // among those that have a name
-    for (size_t i = 0; i < place; ++i) number += drawing_.places[i].empty() ? 0 : 1;
-    return kColours[number % kColours.size()];
+    return drawing_.places[place].empty() ? kNoPlace : kColours[place % kColours.size()];
   }
 
   // The colours, in rows of a few, and below them what shapes and lines mean, as far as they occur.
@@ -196,17 +195,14 @@ class DotWriter {
 
   void write_box(size_t number, size_t outer, const std::string& blanks) {
     const DrawnBox& box = drawing_.boxes[number];
-    std::string label = fmt::format("<b>{}</b>", escaped(box.name.substr(outer)));
-    std::string line;
-    for (const char c : box.detail + "\n") {
-      if (c != '\n') {
-        line += c;
-        continue;
-      }
+    std::string rows = fmt::format("<tr><td><b>{}</b></td></tr>", escaped(box.name.substr(outer)));
+    for (const auto& line : split(box.detail, '\n')) {
       if (!line.empty())
-        label += fmt::format("<br/><font point-size=\"9\" color=\"{}\">{}</font>", kFaint, escaped(line));
-      line.clear();
+        rows += fmt::format("<tr><td><font point-size=\"9\" color=\"{}\">{}</font></td></tr>", kFaint,
+                            escaped(line));
     }
+    const std::string label =
+        fmt::format("<table border=\"0\" cellspacing=\"0\" cellpadding=\"1\">{}</table>", rows);
     const std::string& place = drawing_.places[box.place];
     text_ += fmt::format("{}n{} [{}, fillcolor=\"{}\", label=<{}>, tooltip={}]\n", blanks, number,
                          shape_of(box.kind), colour_of(box.place), label,

@@ -79,7 +79,7 @@ TEST(Drawing, AScopeOnTwoTasksIsTwoBoxes) {
   }
   const Drawing drawing = make_drawing(placed_by_device(graph), {.depth = 0});
   EXPECT_THAT(names_of(drawing), ElementsAre("layer", "layer"));
-  EXPECT_THAT(drawing.places, ElementsAre("", "/task:1"));
+  EXPECT_THAT(drawing.places, ElementsAre("/task:1", ""));
 }
 
 TEST(Drawing, TheDepthIsChosenSoThatItStaysReadable) {

@@ -1,7 +1,7 @@
 #include "graph/value_bytes.h"
 
 #include <algorithm>
-#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 

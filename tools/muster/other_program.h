@@ -7,8 +7,8 @@ class App;
 namespace muster::detail {
 
 /// Words of the command line that are programs of their own, which stand beside this one: `muster bench` is
-/// muster-bench, which needs the libraries that it compares with; `muster server` is muster-graph, which
-/// needs libtorch. Who launches needs neither.
+/// muster-bench, which needs the libraries that it compares with; `muster server` and `muster graph` are
+/// muster-graph, which needs libtorch. Who launches needs neither.
 class OtherProgram {
  public:
   /// Adds the words to what `muster --help` lists.
