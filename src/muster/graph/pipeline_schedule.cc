@@ -33,10 +33,10 @@ struct PlannedPass {
 // As an executor's blocks: passes of a stage that need the same of other stages, and so run without a break.
 struct PassBlock {
   std::vector<size_t> passes;
-  bool is_filler = false;
-  int64_t needs = 0;   // how much of other stages, directly or not
-  size_t missing = 0;  // how many passes of other blocks it still waits for
-  size_t next = 0;     // of its passes
+  PassKind urgency = PassKind::kForward;  // the least urgent of its passes
+  int64_t needs = 0;                      // how much of other stages, directly or not
+  size_t missing = 0;                     // how many passes of other blocks it still waits for
+  size_t next = 0;                        // of its passes
 };
 
 class PipelineSimulation {
@@ -79,9 +79,9 @@ class PipelineSimulation {
   }
 
  private:
-  using Choice =
-      std::tuple<bool, int64_t, size_t>;  // a block: fillers last, then what needs less, then the first
-  using Needs = std::vector<uint64_t>;    // a set of what comes of other stages, by its bits
+  // A block: forward passes first, then what needs less, then the first.
+  using Choice = std::tuple<PassKind, int64_t, size_t>;
+  using Needs = std::vector<uint64_t>;  // a set of what comes of other stages, by its bits
 
   struct Stage {
     std::set<Choice> ready;
@@ -141,6 +141,7 @@ class PipelineSimulation {
           need();
           continue;
         }
+        if (passes_[before].kind == PassKind::kWeights) need();  // the end of a filler
         for (size_t word = 0; word < needs[i].size(); ++word) needs[i][word] |= needs[before - first][word];
       }
       if (pass.kind == PassKind::kWeights) need();
@@ -149,7 +150,7 @@ class PipelineSimulation {
       pass.block = found->second;
       PassBlock& block = blocks_[pass.block];
       block.passes.push_back(first + i);
-      block.is_filler = block.is_filler || pass.kind == PassKind::kWeights;
+      block.urgency = std::max(block.urgency, pass.kind);
       if (is_new) {
         for (const uint64_t word : needs[i]) block.needs += std::popcount(word);
       }
@@ -158,7 +159,7 @@ class PipelineSimulation {
 
   void make_ready(size_t block) {
     const PassBlock& made = blocks_[block];
-    stages_[passes_[made.passes.front()].stage].ready.emplace(made.is_filler, made.needs, block);
+    stages_[passes_[made.passes.front()].stage].ready.emplace(made.urgency, made.needs, block);
   }
 
   double time_of(const PlannedPass& pass) const {

@@ -49,7 +49,7 @@ TEST(PipelineSchedule, WithEqualStagesTheBubbleIsThatOfTheFormula) {
   }
 }
 
-TEST(PipelineSchedule, ZeroBubbleLeavesAThirdToAHalfOfTheIdleTime) {
+TEST(PipelineSchedule, ZeroBubbleLeavesAThirdOfTheIdleTime) {
   const auto share_left = [](size_t stages) {
     const auto idle = [&](PipelineSchedule schedule) {
       const auto table = simulate_equal(stages, 4 * stages, schedule);
@@ -57,8 +57,7 @@ TEST(PipelineSchedule, ZeroBubbleLeavesAThirdToAHalfOfTheIdleTime) {
     };
     return idle(PipelineSchedule::kZeroBubble) / idle(PipelineSchedule::k1F1B);
   };
-  EXPECT_NEAR(share_left(2), 1.0 / 3, kNear);
-  for (const size_t stages : {3, 4, 8}) EXPECT_LT(share_left(stages), 0.5) << stages << " stages";
+  for (const size_t stages : {2, 3, 4, 8}) EXPECT_NEAR(share_left(stages), 1.0 / 3, kNear) << stages;
 }
 
 TEST(PipelineSchedule, APassWaitsForWhatItNeedsAndStagesDoOneThingAtATime) {

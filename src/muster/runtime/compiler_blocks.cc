@@ -35,24 +35,33 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
     }
     return found->second;
   };
-  // Receiving depends on nothing: it is what blocks wait for. What fills gaps is waited for likewise, so that
-  // it has blocks of its own.
+  // Receiving depends on nothing: it is what blocks wait for. What fills gaps is waited for likewise, and so is
+  // its end, so that it has blocks of its own.
   std::vector<uint32_t> needs(units.size(), 0);
-  std::map<int64_t, uint32_t> fillers;
-  std::set<uint32_t> filling;  // sets
+  std::vector<int64_t> filler_of(units.size());
+  for (const auto& unit : units) filler_of[unit.number] = has_peers_ ? unit.filler() : 0;
+  std::map<int64_t, uint32_t> fillers;         // the element of each; the next is that of its end
+  std::map<uint32_t, BlockUrgency> urgencies;  // of sets
   uint32_t elements = 0;
   for (auto& unit : units) {
     uint32_t& mine = needs[unit.number];
     if (unit.is_receive()) {
       mine = number_of_set({elements++});
-    } else if (has_peers_ && unit.filler() != 0) {
-      const auto [found, is_new] = fillers.emplace(unit.filler(), elements);
-      if (is_new) ++elements;
+    } else if (const int64_t filler = filler_of[unit.number]; filler != 0) {
+      const auto [found, is_new] = fillers.emplace(filler, elements);
+      if (is_new) elements += 2;
       mine = united(mine, number_of_set({found->second}));
-      filling.insert(mine);
+      urgencies[mine] = BlockUrgency::kFiller;
+    } else if (unit.pass != nullptr) {
+      urgencies.emplace(mine, BlockUrgency::kBackward);
     }
     unit.block = mine;
-    for (const size_t follower : unit.followers) needs[follower] = united(needs[follower], mine);
+    for (const size_t follower : unit.followers) {
+      uint32_t given = mine;
+      if (const int64_t filler = filler_of[unit.number]; filler != 0 && filler_of[follower] != filler)
+        given = united(mine, number_of_set({fillers.at(filler) + 1}));
+      needs[follower] = united(needs[follower], given);
+    }
   }
   if (sets.size() == 1) {
     program_.blocks.resize(1);
@@ -70,7 +79,7 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
     return std::tuple(!a.is_receive(), a.block) < std::tuple(!b.is_receive(), b.block);
   });
   program_.blocks.resize(sets.size());
-  for (const uint32_t set : filling) program_.blocks[rank[set]].is_filler = true;
+  for (const auto& [set, urgency] : urgencies) program_.blocks[rank[set]].urgency = urgency;
 }
 
 void Compiler::connect_blocks(const std::vector<Unit>& units) {

@@ -143,20 +143,19 @@ void Executor::execute(Frame& frame, StepExchange* others) const {
   }
 }
 
-// The first of the blocks that have all they need, again and again; of those that fill gaps when there is no
-// other.
+// The most urgent of the blocks that have all they need, again and again.
 void Executor::execute_blocks(Frame& frame, StepExchange& others) const {
   const auto& blocks = program_->blocks;
   std::vector<uint32_t> missing(blocks.size());
   std::vector<uint32_t> uses = program_->shared_uses;
-  using Entry = std::pair<bool, uint32_t>;
+  using Entry = std::pair<BlockUrgency, uint32_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     missing[i] = blocks[i].missing;
-    if (missing[i] == 0) ready.emplace(blocks[i].is_filler, i);
+    if (missing[i] == 0) ready.emplace(blocks[i].urgency, i);
   }
   const auto give = [&](uint32_t block) {
-    if (--missing[block] == 0) ready.emplace(blocks[block].is_filler, block);
+    if (--missing[block] == 0) ready.emplace(blocks[block].urgency, block);
   };
   size_t done = 0;
   size_t left = program_->received.size();

@@ -109,12 +109,16 @@ struct Received {
   std::vector<uint32_t> blocks;  ///< that wait for it
 };
 
+/// Of blocks that can run, those of the first kind do, and of one kind the first. What other tasks wait for
+/// comes of forward passes; how far these may be ahead, control dependencies say.
+enum class BlockUrgency : uint8_t { kForward, kBackward, kFiller };
+
 /// Instructions that run one after the other, when all that they need from elsewhere is there. A program
 /// that takes nothing from other tasks is one block.
 struct Block {
   uint32_t first = 0;
   uint32_t count = 0;
-  bool is_filler = false;           ///< runs when no other block can
+  BlockUrgency urgency = BlockUrgency::kForward;
   uint32_t missing = 0;             ///< how many values and other blocks it waits for
   std::vector<uint32_t> followers;  ///< blocks that wait for it
   std::vector<uint32_t> uses;       ///< slots that other blocks use too
