@@ -8,6 +8,7 @@
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/collective/communicator_options.h"
+#include "muster/testing/mpi_environment.h"
 #include "muster/testing/operation_checks.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
@@ -84,12 +85,11 @@ const testing::TaskRegistration kJob("job", testing::reduce_in_a_job);
 
 ProcessCluster::Result run_under_mpi(int ranks, std::vector<std::string> task,
                                      const std::map<std::string, std::string>& settings = {}) {
+  const testing::MpiEnvironment of_mpi;
   std::map<std::string, std::string> environment = settings;
-  environment.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                      {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                      {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                      {"OMPI_MCA_mpi_yield_when_idle", "1"},
-                      {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"}});
+  environment.merge(of_mpi.variables());
+  environment.insert(
+      {{"OMPI_MCA_mpi_yield_when_idle", "1"}, {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"}});
   std::vector<std::string> command = {MUSTER_TEST_MPIEXEC, "-n", std::to_string(ranks), testing::self_path()};
   command.insert(command.end(), task.begin(), task.end());
   ProcessCluster cluster;

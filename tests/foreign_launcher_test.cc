@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 
 #include "run_task.h"
@@ -13,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/net/reserved_port.h"
+#include "muster/testing/mpi_environment.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
 
@@ -43,14 +45,11 @@ std::string run_all(const std::vector<Variables>& tasks) {
   return first;
 }
 
-const Variables kMpiEnvironment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                                   {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                                   {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
-
 TEST(Mpirun, RanksFindEachOther) {
+  const testing::MpiEnvironment environment;
   ProcessCluster cluster;
-  const int mpirun =
-      cluster.start({.command = {MUSTER_TEST_MPIRUN, "-n", "3", hello()}, .environment = kMpiEnvironment});
+  const int mpirun = cluster.start(
+      {.command = {MUSTER_TEST_MPIRUN, "-n", "3", hello()}, .environment = environment.variables()});
   const auto result = cluster.wait(mpirun, soon());
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, AllOf(HasSubstr("hello from worker/0 (started by: Open MPI)"),
@@ -58,10 +57,11 @@ TEST(Mpirun, RanksFindEachOther) {
 }
 
 TEST(Mpirun, TwoJobsOnOneHostStayApart) {
+  const std::array<testing::MpiEnvironment, 2> environments;
   ProcessCluster cluster;
-  for (int job = 0; job < 2; ++job) {
-    cluster.start({.command = {MUSTER_TEST_MPIRUN, "-n", "2", hello()}, .environment = kMpiEnvironment});
-  }
+  for (const auto& environment : environments)
+    cluster.start(
+        {.command = {MUSTER_TEST_MPIRUN, "-n", "2", hello()}, .environment = environment.variables()});
   for (int job = 0; job < 2; ++job) {
     const auto result = cluster.wait(job, soon());
     EXPECT_EQ(result.exit_code, 0) << result.output;

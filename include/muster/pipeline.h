@@ -30,9 +30,10 @@ namespace muster {
 enum class PipelineSchedule {
   kGPipe,       ///< All forward, then all backward: holds what backward needs of all micro-batches.
   k1F1B,        ///< One forward, one backward by turns: of as many at most as there are stages from here on.
-  kZeroBubble,  ///< As 1F1B, but the gradients of a stage's parameters come when it has nothing else to do;
-  ///< those of its inputs, for which the stage before waits, come first (ZB-H1). At most as many
-  ///< micro-batches are held as there are stages.
+  kZeroBubble,  ///< As 1F1B, but for the first and last micro-batches the gradients of a stage's parameters
+  ///< come when it has nothing else to do; those of its inputs, for which the stage before waits, come first.
+  ///< The idle time is that of ZB-H1, a third of 1F1B's. At most as many micro-batches are held as there are
+  ///< stages.
 };
 
 struct PipelineOptions {

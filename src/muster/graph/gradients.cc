@@ -66,7 +66,8 @@ OutputKey key_of(const Output& output) {
 
 class GradientBuilder {
  public:
-  GradientBuilder(GraphData& graph, std::source_location where) : graph_(graph), where_(where) {
+  GradientBuilder(GraphData& graph, std::source_location where, const detail::LeftOut& left_out)
+      : graph_(graph), where_(where), left_out_(left_out) {
     call_ = ++graph.gradient_calls;
   }
 
@@ -110,9 +111,7 @@ class GradientBuilder {
     for (const int64_t id : wanted) {
       GraphNode& node = graph_.nodes[static_cast<size_t>(id)];
       bool is_reached = false;
-      node.each_input([&](const Output& input) {
-        is_reached = is_reached || (reached_.contains(key_of(input)) && may_have_gradient(input));
-      });
+      node.each_input([&](const Output& input) { is_reached = is_reached || leads_on(node, input); });
       if (!is_reached) continue;
       if (node.op->kind() == OperatorKind::kGradient || node.op->kind() == OperatorKind::kSumGradients)
         raise<InvalidArgument>(
@@ -125,6 +124,11 @@ class GradientBuilder {
         if (may_have_gradient({&node, i})) reached_.insert({node.id, i});
       }
     }
+  }
+
+  bool leads_on(const GraphNode& node, const Output& input) const {
+    return reached_.contains(key_of(input)) && may_have_gradient(input) &&
+           !left_out_.contains({&node, input.get()});
   }
 
   void add_gradient(GraphNode& node) {
@@ -141,8 +145,7 @@ class GradientBuilder {
     std::vector<Output> inputs;
     int64_t position = 0;
     node.each_input([&](const Output& input) {
-      if (reached_.contains(key_of(input)) && may_have_gradient(input) &&
-          std::find(inputs.begin(), inputs.end(), input) == inputs.end()) {
+      if (leads_on(node, input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end()) {
         positions.push_back(position);
         inputs.push_back(input);
       }
@@ -186,6 +189,7 @@ class GradientBuilder {
 
   GraphData& graph_;
   const std::source_location where_;
+  const detail::LeftOut& left_out_;
   int64_t call_ = 0;
   std::set<OutputKey> reached_;
   std::vector<GraphNode*> nodes_;
@@ -196,13 +200,14 @@ class GradientBuilder {
 
 std::vector<Output> detail::gradients_or_none(const std::vector<Output>& y, const std::vector<Output>& x,
                                               const std::vector<Output>& y_gradients,
-                                              std::source_location where) {
-  return GradientBuilder(*y.front().get()->graph, where).build(y, x, y_gradients);
+                                              std::source_location where, const LeftOut& left_out) {
+  return GradientBuilder(*y.front().get()->graph, where, left_out).build(y, x, y_gradients);
 }
 
 std::vector<Output> detail::node_gradients(GraphNode& node, const std::vector<Output>& gradients,
                                            const std::vector<Output>& inputs, std::source_location where) {
-  return GradientBuilder(*node.graph, where).build(node, gradients, inputs);
+  const LeftOut nothing;
+  return GradientBuilder(*node.graph, where, nothing).build(node, gradients, inputs);
 }
 
 namespace detail {

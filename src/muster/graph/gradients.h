@@ -2,17 +2,23 @@
 
 // Derivatives as nodes, for those who build graphs in this room. Pure functions of the graph.
 
+#include <set>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/graph/graph_node.h"
 
 namespace muster::detail {
 
+/// Nodes, and nodes whose outputs they take: ways that derivatives do not go.
+using LeftOut = std::set<std::pair<const GraphNode*, const GraphNode*>>;
+
 /// As gradients() of muster/graph.h, but undefined outputs where no way leads to an `x`.
 std::vector<Output> gradients_or_none(const std::vector<Output>& y, const std::vector<Output>& x,
-                                      const std::vector<Output>& y_gradients, std::source_location where);
+                                      const std::vector<Output>& y_gradients, std::source_location where,
+                                      const LeftOut& left_out = {});
 
 /// The derivative of one node alone by some of what it takes: `gradients` are those of its outputs, undefined
 /// for outputs that have none.

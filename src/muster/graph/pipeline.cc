@@ -4,8 +4,11 @@
 // no stage is further ahead than it has to be for the others to have work. What each task does next then
 // follows from what has come (room runtime).
 //
-// Zero bubble. The backward pass of a micro-batch ends at the outputs of the nodes that take parameters; with
-// the gradients of these, each such node gives those of its parameters, as a filler.
+// Zero bubble. Of some micro-batches the backward pass ends at the outputs of the nodes that take parameters;
+// with the gradients of these, each such node gives those of its parameters, as a filler. Stage s does so for
+// the first s micro-batches, so that the stage before has its gradients sooner when the pipeline begins, and
+// for the last p - 1, so that all have theirs sooner when it ends. These fill the gaps of the end. Any other
+// backward pass is whole: what is put off is computed of values that have left the caches.
 
 #include "muster/pipeline.h"
 
@@ -24,6 +27,7 @@
 #include "muster/base/error.h"
 #include "muster/base/task_name.h"
 #include "muster/graph/gradients.h"
+#include "muster/graph/pipeline_schedule.h"
 
 namespace muster {
 
@@ -101,7 +105,13 @@ class PipelineBuilder {
     std::vector<GraphNode*> last;                           // of each stage
     Output loss;
     std::vector<GraphNode*> backward;  // of each stage: the last node of its backward pass; null: it has none
-    std::vector<GraphNode*> filler;    // likewise of what gives the gradients of its parameters
+    std::vector<GraphNode*> filler;    // likewise of what was put off
+  };
+
+  // A gradient of a variable, and of which filler it is; 0: of none.
+  struct Contribution {
+    Output gradient;
+    int64_t filler = 0;
   };
 
   // A node that takes parameters, or what is computed of nothing but parameters.
@@ -299,7 +309,8 @@ class PipelineBuilder {
     if (options_.schedule == PipelineSchedule::kGPipe) return;
     const size_t ahead = stages_.size() - stage;
     if (number >= ahead) run_after(made, copies_[number - ahead].backward[stage]);
-    if (number >= stages_.size()) run_after(made, copies_[number - stages_.size()].filler[stage]);
+    if (const auto before = place_of(stage).put_off_until(number))
+      run_after(made, copies_[*before].filler[stage]);
   }
 
   static void run_after(GraphNode& node, GraphNode* before) {
@@ -311,20 +322,17 @@ class PipelineBuilder {
   void differentiate(size_t number) {
     Copy& copy = copies_[number];
     const size_t first = graph_.nodes.size();
-    if (options_.schedule == PipelineSchedule::kZeroBubble) {
-      std::vector<Output> ends;
-      for (const auto& user : users_) {
-        for (int i = 0; i < static_cast<int>(user.node->outputs.size()); ++i) {
-          const Output output(copy.nodes.at(user.node), i);
-          if (detail::may_have_gradient(output)) ends.push_back(output);
-        }
+    std::vector<Output> wanted = variables_;
+    detail::LeftOut left_out;
+    for (const auto& user : users_) {
+      if (!is_put_off(number, stage_of_.at(user.node))) continue;
+      GraphNode& node = *copy.nodes.at(user.node);
+      for (const auto& parameter : user.parameters) left_out.emplace(&node, local(copy, parameter).get());
+      for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
+        if (detail::may_have_gradient({&node, i})) wanted.emplace_back(&node, i);
       }
-      const auto gradients = detail::gradients_or_none({copy.loss}, ends, {scale_}, where_);
-      note_last(copy.backward, first);
-      fill(number, ends, gradients);
-      return;
     }
-    const auto gradients = detail::gradients_or_none({copy.loss}, variables_, {scale_}, where_);
+    const auto gradients = detail::gradients_or_none({copy.loss}, wanted, {scale_}, where_, left_out);
     note_last(copy.backward, first);
     if (options_.schedule == PipelineSchedule::kGPipe) {
       for (size_t id = first; id < graph_.nodes.size(); ++id) {
@@ -335,16 +343,30 @@ class PipelineBuilder {
       }
     }
     for (size_t i = 0; i < variables_.size(); ++i) {
-      if (gradients[i].defined()) accumulate(variables_[i], gradients[i]);
+      if (gradients[i].defined()) contribute(variables_[i], gradients[i]);
     }
+    fill(number, wanted, gradients);
   }
 
-  // The gradients of parameters, node by node.
+  // Whether a stage computes the gradients of its parameters for this micro-batch when it has nothing else to
+  // do.
+  bool is_put_off(size_t number, size_t stage) const {
+    return options_.schedule == PipelineSchedule::kZeroBubble && place_of(stage).is_put_off(number);
+  }
+
+  detail::PipelinePlace place_of(size_t stage) const {
+    return {.stage = stage, .stages = stages_.size(), .micro_batches = micro_batches_};
+  }
+
+  // The gradients of parameters that were put off, node by node. Behind the variables, `ends` are the outputs
+  // of the nodes that take them.
   void fill(size_t number, const std::vector<Output>& ends, const std::vector<Output>& gradients) {
     Copy& copy = copies_[number];
     const size_t first = graph_.nodes.size();
-    size_t next = 0;
+    size_t next = variables_.size();
+    filler_ = static_cast<int64_t>(number) + 1;
     for (const auto& user : users_) {
+      if (!is_put_off(number, stage_of_.at(user.node))) continue;
       GraphNode& node = *copy.nodes.at(user.node);
       std::vector<Output> given(node.outputs.size());
       for (; next < ends.size() && ends[next].get() == &node; ++next)
@@ -357,18 +379,18 @@ class PipelineBuilder {
       for (size_t i = 0; i < parameters.size(); ++i) {
         if (!found[i].defined()) continue;
         if (parameters[i].get()->op->kind() == OperatorKind::kVariable) {
-          accumulate(parameters[i], found[i]);
+          contribute(parameters[i], found[i]);
           continue;
         }
         const auto behind = detail::gradients_or_none({parameters[i]}, variables_, {found[i]}, where_);
         for (size_t k = 0; k < variables_.size(); ++k) {
-          if (behind[k].defined()) accumulate(variables_[k], behind[k]);
+          if (behind[k].defined()) contribute(variables_[k], behind[k]);
         }
       }
     }
-    for (size_t id = first; id < graph_.nodes.size(); ++id)
-      graph_.nodes[id].filler = static_cast<int64_t>(number) + 1;
+    for (size_t id = first; id < graph_.nodes.size(); ++id) graph_.nodes[id].filler = filler_;
     note_last(copy.filler, first);
+    filler_ = 0;
   }
 
   // The last gradients that were made for each stage since.
@@ -381,26 +403,38 @@ class PipelineBuilder {
     }
   }
 
-  // Where the gradient is: a variable that several stages use is summed up on each of them first.
-  void accumulate(const Output& variable, const Output& gradient) {
-    Output& sum = sums_[{variable.get()->id, gradient.get()->device}];
-    if (!sum.defined()) {
-      sum = gradient;
-      return;
-    }
-    GraphNode& made = make(detail::Operator::find("aten::add.Tensor"),
-                           fmt::format("gradients/{}/sum", variable.get()->name), gradient.get()->device);
-    made.arguments = match_arguments(*made.op, {sum, gradient}, {}).arguments;
-    made.outputs = variable.get()->outputs;
-    sum = Output(&made, 0);
+  void contribute(const Output& variable, const Output& gradient) {
+    contributions_[{variable.get()->id, gradient.get()->device}].push_back({gradient, filler_});
   }
 
+  // On one task, in the order in which they come: those that were put off are the last.
+  Output summed(const Output& variable, std::vector<Contribution> contributions) {
+    std::stable_partition(contributions.begin(), contributions.end(),
+                          [](const Contribution& each) { return each.filler == 0; });
+    Output sum;
+    for (const auto& [gradient, filler] : contributions) {
+      if (!sum.defined()) {
+        sum = gradient;
+        continue;
+      }
+      GraphNode& made = make(detail::Operator::find("aten::add.Tensor"),
+                             fmt::format("gradients/{}/sum", variable.get()->name), gradient.get()->device);
+      made.arguments = match_arguments(*made.op, {sum, gradient}, {}).arguments;
+      made.outputs = variable.get()->outputs;
+      made.filler = filler;
+      sum = Output(&made, 0);
+    }
+    return sum;
+  }
+
+  // A variable that several stages use is summed up on each of them first.
   std::vector<Output> summed() {
     std::vector<Output> all;
     for (const auto& variable : variables_) {
       Output total;
-      for (const auto& [key, sum] : sums_) {
+      for (const auto& [key, contributions] : contributions_) {
         if (key.first != variable.get()->id) continue;
+        const Output sum = summed(variable, contributions);
         total = total.defined() ? add("aten::add.Tensor", {total, sum}, own_device(*variable.get())) : sum;
       }
       all.push_back(total);
@@ -424,7 +458,9 @@ class PipelineBuilder {
   std::vector<ParameterUser> users_;
   Output scale_;
   std::vector<Copy> copies_;
-  std::map<std::pair<int64_t, std::string>, Output> sums_;  // by variable and device
+  int64_t filler_ = 0;  // what is made now belongs to
+  std::map<std::pair<int64_t, std::string>, std::vector<Contribution>>
+      contributions_;  // by variable and device
   Pipeline pipeline_;
 };
 

@@ -115,7 +115,8 @@ class PipelineSimulation {
       if (schedule_ != PipelineSchedule::kGPipe) {
         const size_t ahead = times_.size() - stage;
         if (i >= ahead) forward.push_back(here(PassKind::kBackward, i - ahead));
-        if (has_fillers() && i > last) forward.push_back(here(PassKind::kWeights, i - last - 1));
+        if (const auto before = place_of(stage).put_off_until(i); has_fillers() && before)
+          forward.push_back(here(PassKind::kWeights, *before));
       }
       auto& backward = add(PassKind::kBackward);
       backward.push_back(here(PassKind::kForward, i));
@@ -141,16 +142,17 @@ class PipelineSimulation {
           need();
           continue;
         }
-        if (passes_[before].kind == PassKind::kWeights) need();  // the end of a filler
+        if (is_put_off(passes_[before]) && passes_[before].kind == PassKind::kWeights) need();  // its end
         for (size_t word = 0; word < needs[i].size(); ++word) needs[i][word] |= needs[before - first][word];
       }
-      if (pass.kind == PassKind::kWeights) need();
+      if (is_put_off(pass) && pass.kind == PassKind::kWeights) need();
       const auto [found, is_new] = known.emplace(needs[i], blocks_.size());
       if (is_new) blocks_.emplace_back();
       pass.block = found->second;
       PassBlock& block = blocks_[pass.block];
       block.passes.push_back(first + i);
-      block.urgency = std::max(block.urgency, pass.kind);
+      if (pass.kind != PassKind::kWeights || is_put_off(pass))
+        block.urgency = std::max(block.urgency, pass.kind);
       if (is_new) {
         for (const uint64_t word : needs[i]) block.needs += std::popcount(word);
       }
@@ -168,11 +170,20 @@ class PipelineSimulation {
       case PassKind::kForward:
         return times.forward;
       case PassKind::kBackward:
-        return has_fillers() ? times.backward_inputs : times.backward_inputs + times.backward_weights;
+        return times.backward_inputs + (is_put_off(pass) ? 0 : times.backward_weights);
       case PassKind::kWeights:
         break;
     }
-    return times.backward_weights;
+    return is_put_off(pass) ? times.backward_weights : 0;
+  }
+
+  bool is_put_off(const PlannedPass& pass) const {
+    return has_fillers() && pass.kind != PassKind::kForward &&
+           place_of(pass.stage).is_put_off(pass.micro_batch);
+  }
+
+  PipelinePlace place_of(size_t stage) const {
+    return {.stage = stage, .stages = times_.size(), .micro_batches = count_};
   }
 
   void begin_next(size_t number, double now, PipelineTimetable& table) {
@@ -188,8 +199,9 @@ class PipelineSimulation {
     const size_t begun = block.passes[block.next++];
     const PlannedPass& pass = passes_[begun];
     const double end = now + time_of(pass);
-    table.stages[number].push_back(
-        {.kind = pass.kind, .micro_batch = pass.micro_batch, .start = now, .end = end});
+    if (pass.kind != PassKind::kWeights || is_put_off(pass))
+      table.stages[number].push_back(
+          {.kind = pass.kind, .micro_batch = pass.micro_batch, .start = now, .end = end});
     running_.emplace(end, begun);
     stage.is_running = true;
   }
@@ -244,6 +256,16 @@ PipelineTimetable simulate_pipeline(const std::vector<StageTimes>& stages, size_
     }
   }
   return PipelineSimulation(stages, micro_batches, schedule).run();
+}
+
+bool PipelinePlace::is_put_off(size_t micro_batch) const {
+  return has_few() || micro_batch < stage || micro_batch + stages > micro_batches;
+}
+
+std::optional<size_t> PipelinePlace::put_off_until(size_t micro_batch) const {
+  if (has_few()) return micro_batch < stages ? std::nullopt : std::optional(micro_batch - stages);
+  if (micro_batches <= stages || micro_batch + stage <= micro_batches) return std::nullopt;
+  return micro_batch + stage - micro_batches - 1;
 }
 
 double bubble_by_formula(size_t stages, size_t micro_batches) {

@@ -12,6 +12,7 @@
 // What goes from stage to stage is there at once. Pure functions; nothing blocks.
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "muster/pipeline.h"
@@ -47,6 +48,25 @@ struct PipelineTimetable {
 
   /// For how many micro-batches at once a stage holds what their backward passes need.
   size_t most_held(size_t stage) const;
+};
+
+/// Where the schedule zero bubble has a stage, counted from 0, in a pipeline.
+struct PipelinePlace {
+  size_t stage = 0;
+  size_t stages = 1;
+  size_t micro_batches = 1;
+
+  /// Whether the stage computes the gradients of its parameters for this micro-batch when it has nothing else
+  /// to do: for as many of the first as there are stages before it, and for the last ones. That leaves as
+  /// little idle time as putting all of them off, which is done where there are few.
+  bool is_put_off(size_t micro_batch) const;
+
+  /// The micro-batch whose gradients that were put off come before the forward pass of this one, so that the
+  /// stage holds what backward passes need of no more micro-batches than there are stages.
+  std::optional<size_t> put_off_until(size_t micro_batch) const;
+
+ private:
+  bool has_few() const { return micro_batches + 2 < 2 * stages; }
 };
 
 /// Throws InvalidArgument where there is no stage, no micro-batch, or a time that is negative or no number.
