@@ -27,7 +27,7 @@ TEST(TimetableText, AStageIsARowAndAUnitOfTimeAColumn) {
 TEST(TimetableText, GradientsOfParametersHaveALetter) {
   EXPECT_THAT(
       timetable_text(table_of(2, 3, PipelineSchedule::kZeroBubble), PipelineSchedule::kZeroBubble, 100),
-      HasSubstr("stage 1  .  F0 B0 F1 B1 W0 F2 B2 W1 W2\n"));
+      HasSubstr("stage 1  .  F0 B0 F1 B1--- F2 B2 W0 W2\n"));
 }
 
 TEST(TimetableText, ANarrowTerminalGetsCharacters) {
