@@ -1,4 +1,4 @@
-"""The peer of train_process_test: PyTorch's DistributedDataParallel (Gloo, two processes) takes 100 steps from the same
+"""The peer of train_process_test: PyTorch's DistributedDataParallel (Gloo, two processes) takes 50 steps from the same
 initial weights on the same batches, and prints the mean loss of each.
 
     ddp_parity.py INITIAL_WEIGHTS MNIST_FOLDER PORT
@@ -12,7 +12,7 @@ import torch.distributed
 import torch.multiprocessing
 import torch.nn.functional as F
 
-STEPS = 100
+STEPS = 50
 BATCH = 48  # of both workers together
 WORKERS = 2
 
