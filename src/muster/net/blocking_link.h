@@ -29,6 +29,9 @@ class BlockingLink {
   /// Closes it for both sides: who waits in it, here and there, gets PeerLost. Any thread may call it.
   void end() { link_.end(); }
 
+  /// Whether the peer has closed it or is gone.
+  bool is_closed() const { return link_.is_closed(); }
+
   template <typename T>
   void send_one(const T& value, const Check& check) {
     const iovec part = {const_cast<T*>(&value), sizeof(T)};

@@ -35,6 +35,7 @@ constexpr size_t kMostPending = 1024;
 // One that has not proved itself for so long is reported. It is not closed: it may be of a task that is
 // merely slow.
 constexpr auto kReportSilence = 5s;
+constexpr auto kLookEvery = 50ms;         // while waiting
 constexpr int kLocalBuffer = 128 * 1024;  // so that what travels inside a host stays in a cache
 
 std::string challenge(const char* role, const std::string& connecting, const std::string& accepting,
@@ -56,6 +57,8 @@ void tune(const Connection& connection) {
 
 sockaddr_un local_address(const std::string& name, socklen_t& size) {
   sockaddr_un address{};
+  if (name.size() >= sizeof(address.sun_path))
+    raise<InvalidArgument>("a name of {} bytes is none of a socket on this host", name.size());
   address.sun_family = AF_UNIX;
   memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero: the abstract namespace
   size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
@@ -98,13 +101,14 @@ Descriptor listen_local(const std::string& name) {
   return listener;
 }
 
-void finish_connect(int fd, const std::string& where, Deadline deadline) {
+void finish_connect(int fd, const std::string& where, Deadline deadline, const Endpoint::Check& check) {
   for (;;) {
     pollfd entry = {.fd = fd, .events = POLLOUT, .revents = 0};
-    const auto limit = std::min<Deadline::Clock::duration>(deadline.remaining(), 1s);
+    const auto limit = std::min<Deadline::Clock::duration>(deadline.remaining(), kLookEvery);
     const int ready =
         poll(&entry, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
     if (ready > 0) break;
+    if (check) check();
     if (deadline.expired()) raise<DeadlineExceeded>("{} did not answer in time", where);
   }
   int error = 0;
@@ -248,7 +252,7 @@ bool Endpoint::advance(Pending& pending) {
 }
 
 Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::string& channel_name,
-                               Deadline deadline) {
+                               Deadline deadline, const Check& check) {
   MUSTER_CHECK(channel_name.size() <= kLongestChannelName);
   SSL* session = over_tcp && tls_ ? tls_->start(descriptor.get(), false) : nullptr;
   Connection connection(descriptor.release(), session);
@@ -260,13 +264,13 @@ Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::
   greeting += static_cast<char>(channel_name.size() / 256);
   greeting += channel_name;
   try {
-    connection.send(greeting.data(), greeting.size(), deadline);
+    connection.send(greeting.data(), greeting.size(), deadline, check);
     std::string their_nonce(kNonce, '\0');
-    connection.receive(their_nonce.data(), kNonce, deadline);
+    connection.receive(their_nonce.data(), kNonce, deadline, check);
     const std::string proof = secret_.prove(challenge("connect", nonce, their_nonce, channel_name));
-    connection.send(proof.data(), proof.size(), deadline);
+    connection.send(proof.data(), proof.size(), deadline, check);
     std::string their_proof(kProof, '\0');
-    connection.receive(their_proof.data(), kProof, deadline);
+    connection.receive(their_proof.data(), kProof, deadline, check);
     if (!secret_.verify(challenge("accept", nonce, their_nonce, channel_name), their_proof))
       raise<Refused>("{} does not know the job's secret", peer);
   } catch (const PeerLost& error) {
@@ -278,39 +282,40 @@ Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::
   return connection;
 }
 
-Connection Endpoint::connect(const Address& address, const std::string& channel_name, Deadline deadline) {
+Connection Endpoint::connect(const Address& address, const std::string& channel_name, Deadline deadline,
+                             const Check& check) {
   const auto reach = [&](const ResolvedAddress& one, Deadline share) {
     Descriptor tried = make_socket(one.family());
     if (::connect(tried.get(), one.get(), one.size) != 0 && errno != EINPROGRESS)
       raise<PeerLost>("{} can't be reached: {}", address.to_string(), describe_errno(errno));
-    finish_connect(tried.get(), address.to_string(), share);
+    finish_connect(tried.get(), address.to_string(), share, check);
     return tried;
   };
   Descriptor descriptor = first_that_works(resolve(address, /*passive=*/false), deadline, reach);
-  return introduce(std::move(descriptor), /*over_tcp=*/true, channel_name, deadline);
+  return introduce(std::move(descriptor), /*over_tcp=*/true, channel_name, deadline, check);
 }
 
 Connection Endpoint::connect_local(const std::string& local_name, const std::string& channel_name,
-                                   Deadline deadline) {
+                                   Deadline deadline, const Check& check) {
   Descriptor descriptor = make_socket(AF_UNIX);
   socklen_t size = 0;
   const sockaddr_un address = local_address(local_name, size);
   while (::connect(descriptor.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
     if (errno != EAGAIN || deadline.expired())
       raise<PeerLost>("a task on this host can't be reached: {}", describe_errno(errno));
+    if (check) check();
     std::this_thread::sleep_for(1ms);  // its backlog is full
   }
-  return introduce(std::move(descriptor), /*over_tcp=*/false, channel_name, deadline);
+  return introduce(std::move(descriptor), /*over_tcp=*/false, channel_name, deadline, check);
 }
 
-Connection Endpoint::accept(const std::string& channel_name, Deadline deadline,
-                            const std::function<void()>& check) {
+Connection Endpoint::accept(const std::string& channel_name, Deadline deadline, const Check& check) {
   return wait_for([&](auto& waiting) { return waiting.find(channel_name); }, channel_name, deadline, check)
       .second;
 }
 
 std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefix, Deadline deadline,
-                                                        const std::function<void()>& check) {
+                                                        const Check& check) {
   const auto find = [&](auto& waiting) {
     const auto found = waiting.lower_bound(prefix);
     return found != waiting.end() && found->first.starts_with(prefix) ? found : waiting.end();
@@ -320,7 +325,7 @@ std::pair<std::string, Connection> Endpoint::accept_any(const std::string& prefi
 
 template <typename Find>
 std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const std::string& channel_name,
-                                                      Deadline deadline, const std::function<void()>& check) {
+                                                      Deadline deadline, const Check& check) {
   MutexLock lock(mutex_);
   for (;;) {
     const auto found = find(waiting_);
@@ -336,7 +341,7 @@ std::pair<std::string, Connection> Endpoint::wait_for(const Find& find, const st
       check();
       lock.lock();
     }
-    arrived_.wait_until(lock, std::min(deadline.time_point(), Deadline::Clock::now() + 50ms));
+    arrived_.wait_until(lock, std::min(deadline.time_point(), Deadline::Clock::now() + kLookEvery));
   }
 }
 

@@ -59,19 +59,22 @@ class Endpoint {
   const Address& address() const { return address_; }
   const std::string& local_name() const { return local_name_; }  ///< for peers on this host
 
+  /// Called now and then while waiting; it may throw.
+  using Check = std::function<void()>;
+
   /// Throws Refused when the other side does not know the secret or will not have us, PeerLost when nobody is
   /// there, DeadlineExceeded.
-  Connection connect(const Address& address, const std::string& channel_name, Deadline deadline);
-  Connection connect_local(const std::string& local_name, const std::string& channel_name, Deadline deadline);
+  Connection connect(const Address& address, const std::string& channel_name, Deadline deadline,
+                     const Check& check = {});
+  Connection connect_local(const std::string& local_name, const std::string& channel_name, Deadline deadline,
+                           const Check& check = {});
 
-  /// The connection that a peer has made, or will make, under this name. `check` is called now and then
-  /// while waiting and may throw.
-  Connection accept(const std::string& channel_name, Deadline deadline,
-                    const std::function<void()>& check = {});
+  /// The connection that a peer has made, or will make, under this name.
+  Connection accept(const std::string& channel_name, Deadline deadline, const Check& check = {});
 
   /// The same for any channel name that begins with `prefix`; gives the name too.
   std::pair<std::string, Connection> accept_any(const std::string& prefix, Deadline deadline,
-                                                const std::function<void()>& check = {});
+                                                const Check& check = {});
 
  private:
   struct Pending;  // a connection that has not proved itself yet
@@ -81,9 +84,9 @@ class Endpoint {
   void warn(const std::string& text);
   template <typename Find>
   std::pair<std::string, Connection> wait_for(const Find& find, const std::string& channel_name,
-                                              Deadline deadline, const std::function<void()>& check);
+                                              Deadline deadline, const Check& check);
   Connection introduce(Descriptor descriptor, bool over_tcp, const std::string& channel_name,
-                       Deadline deadline);
+                       Deadline deadline, const Check& check);
 
   const Secret secret_;
   std::unique_ptr<TlsContext> tls_;

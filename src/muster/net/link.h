@@ -50,6 +50,9 @@ class TcpLink : public Link {
   /// Closes it for both sides; any thread may call it.
   void end();
 
+  /// Whether the peer has closed it or is gone.
+  bool is_closed() const { return connections_.front().is_closed(); }
+
  private:
   struct Cursor {
     size_t index = 0;  // of the connection whose turn it is
