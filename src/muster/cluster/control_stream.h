@@ -8,7 +8,8 @@
 //     using FromServer = proto::FromCoordinator;
 //     using Service = proto::CoordinatorService;    // with one call, Attach, a stream in both directions
 //     static constexpr const char* kServer = "the coordinator";
-//     static constexpr int kMaxMessage = 64 << 20;  // bytes
+//     static constexpr int kMaxFromClient = 64 << 20;  // bytes of a message
+//     static constexpr int kMaxFromServer = 64 << 20;
 //   };
 //
 // and a source of its own that includes control_stream_impl.h, with all of gRPC, and instantiates both
@@ -18,6 +19,7 @@
 // handler. Handlers run on gRPC's threads, without any lock of ours held; those of one stream run one at a
 // time.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,8 +44,10 @@ class ControlStreamServer {
     std::function<void(Id)> disconnected;  ///< the last of a stream
   };
 
-  /// Listens on the first of these that is free. Throws SystemError when none is.
-  ControlStreamServer(const std::vector<Address>& listen, Handler handler);
+  /// Listens on the first of these that is free. A client whose host answers nothing for `silence` counts as
+  /// gone; 0: as the system sees it. Throws SystemError when no address is free.
+  ControlStreamServer(const std::vector<Address>& listen, Handler handler,
+                      std::chrono::milliseconds silence = std::chrono::milliseconds(0));
 
   ~ControlStreamServer();
 
@@ -73,8 +77,9 @@ class ControlStreamClient {
     std::function<void(const std::string& why)> ended;  ///< once, the last
   };
 
-  /// Connects in the background: a failure is told through `ended`.
-  ControlStreamClient(const Address& address, Handler handler);
+  /// Connects in the background: a failure is told through `ended`. `silence` is as the server's.
+  ControlStreamClient(const Address& address, Handler handler,
+                      std::chrono::milliseconds silence = std::chrono::milliseconds(0));
 
   /// Ends the stream. No handler runs afterwards.
   ~ControlStreamClient();

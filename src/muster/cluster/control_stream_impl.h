@@ -2,6 +2,7 @@
 
 // How control streams work: gRPC's callbacks. Included once for each protocol, where it is instantiated.
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -32,12 +33,25 @@ inline void quiet_grpc_log() {
   });
 }
 
+// gRPC asks the other side whether it is there in the first half of that time, and waits for the other half.
+template <typename Set>
+void end_after_silence(std::chrono::milliseconds silence, const Set& set) {
+  if (silence.count() == 0) return;
+  const auto half = static_cast<int>(std::max<int64_t>(1, silence.count() / 2));
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, half);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, half);
+  // However often, though nothing else is said.
+  set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+}
+
 template <typename Protocol>
 class ControlStreamServer<Protocol>::Impl final : public Protocol::Service::CallbackService {
  public:
-  Impl(const std::vector<Address>& candidates, Handler handler) : handler_(std::move(handler)) {
+  Impl(const std::vector<Address>& candidates, Handler handler, std::chrono::milliseconds silence)
+      : handler_(std::move(handler)) {
     quiet_grpc_log();
-    listen(candidates);
+    listen(candidates, silence);
   }
 
   ~Impl() override { shutdown(); }
@@ -157,7 +171,7 @@ class ControlStreamServer<Protocol>::Impl final : public Protocol::Service::Call
     return borrowed;
   }
 
-  void listen(const std::vector<Address>& candidates) {
+  void listen(const std::vector<Address>& candidates, std::chrono::milliseconds silence) {
     std::string tried;
     for (const auto& candidate : candidates) {
       grpc::ServerBuilder builder;
@@ -165,7 +179,9 @@ class ControlStreamServer<Protocol>::Impl final : public Protocol::Service::Call
       // Without this, gRPC would let two servers share a port, and clients would reach either.
       builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
       builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-      builder.SetMaxReceiveMessageSize(Protocol::kMaxMessage);
+      builder.SetMaxReceiveMessageSize(Protocol::kMaxFromClient);
+      end_after_silence(silence,
+                        [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
       builder.AddListeningPort(candidate.to_string(), grpc::InsecureServerCredentials(), &port);
       builder.RegisterService(this);
       server_ = builder.BuildAndStart();
@@ -191,8 +207,9 @@ class ControlStreamServer<Protocol>::Impl final : public Protocol::Service::Call
 };
 
 template <typename Protocol>
-ControlStreamServer<Protocol>::ControlStreamServer(const std::vector<Address>& listen, Handler handler)
-    : impl_(std::make_unique<Impl>(listen, std::move(handler))) {}
+ControlStreamServer<Protocol>::ControlStreamServer(const std::vector<Address>& listen, Handler handler,
+                                                   std::chrono::milliseconds silence)
+    : impl_(std::make_unique<Impl>(listen, std::move(handler), silence)) {}
 
 template <typename Protocol>
 ControlStreamServer<Protocol>::~ControlStreamServer() = default;
@@ -226,12 +243,14 @@ void ControlStreamServer<Protocol>::close(Id stream) {
 template <typename Protocol>
 class ControlStreamClient<Protocol>::Impl final : public grpc::ClientBidiReactor<FromClient, FromServer> {
  public:
-  Impl(const Address& address, Handler handler) : handler_(std::move(handler)) {
+  Impl(const Address& address, Handler handler, std::chrono::milliseconds silence)
+      : handler_(std::move(handler)) {
     quiet_grpc_log();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // tasks of a cluster connect directly
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a fresh attempt, not another one's back-off
-    arguments.SetMaxReceiveMessageSize(Protocol::kMaxMessage);
+    arguments.SetMaxReceiveMessageSize(Protocol::kMaxFromServer);
+    end_after_silence(silence, [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
     channel_ = grpc::CreateCustomChannel(address.to_string(), grpc::InsecureChannelCredentials(), arguments);
     stub_ = Protocol::Service::NewStub(channel_);
     stub_->async()->Attach(&context_, this);
@@ -300,8 +319,9 @@ class ControlStreamClient<Protocol>::Impl final : public grpc::ClientBidiReactor
 };
 
 template <typename Protocol>
-ControlStreamClient<Protocol>::ControlStreamClient(const Address& address, Handler handler)
-    : impl_(std::make_unique<Impl>(address, std::move(handler))) {}
+ControlStreamClient<Protocol>::ControlStreamClient(const Address& address, Handler handler,
+                                                   std::chrono::milliseconds silence)
+    : impl_(std::make_unique<Impl>(address, std::move(handler), silence)) {}
 
 template <typename Protocol>
 ControlStreamClient<Protocol>::~ControlStreamClient() = default;

@@ -16,7 +16,8 @@ struct CoordinatorProtocol {
   using FromServer = proto::FromCoordinator;
   using Service = proto::CoordinatorService;
   static constexpr const char* kServer = "the coordinator";
-  static constexpr int kMaxMessage = 64 << 20;
+  static constexpr int kMaxFromClient = 64 << 20;
+  static constexpr int kMaxFromServer = 64 << 20;
 };
 
 using CoordinatorStreamServer = ControlStreamServer<CoordinatorProtocol>;
