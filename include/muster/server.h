@@ -14,6 +14,7 @@
 //
 // Thread-safe. Only join() blocks, and the destructor, which ends all sessions and waits for what runs.
 
+#include <chrono>
 #include <cstddef>
 #include <initializer_list>
 #include <map>
@@ -52,6 +53,10 @@ class Server {
     /// How many bytes the tensors of this task may have, variables and what runs compute; 0: as many as there
     /// are. A run that needs more fails with InvalidArgument, which names the node.
     size_t memory_limit = 0;
+
+    /// How long a client, or the master of its session, may answer nothing, as when its host is cut off, until
+    /// it counts as gone and all that it had here goes.
+    std::chrono::milliseconds client_silence = std::chrono::minutes(1);
   };
 
   /// Starts the task `task` of `job`. Throws InvalidArgument for a task that the cluster does not have and

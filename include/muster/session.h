@@ -64,7 +64,8 @@ class Session {
     bool private_variables = false;  ///< Variables of this session's own, which end with it.
     std::string secret;              ///< The cluster's; empty: MUSTER_SECRET.
 
-    /// How long a run may take, after which it throws DeadlineExceeded; 0: as long as it lives.
+    /// How long a run may take, with what has to be made ready for it; then it throws DeadlineExceeded, with
+    /// the tasks that did not end it. 0: as long as it lives.
     std::chrono::milliseconds timeout{0};
   };
 

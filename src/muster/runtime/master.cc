@@ -46,6 +46,8 @@ class Master::Session {
   void close() {
     const MutexLock lock(mutex_);
     is_closed_ = true;
+    if (transfer_ != 0)
+      options_.worker->rendezvous().abort(transfer_, {StepStatus::Code::kAborted, "the session has ended"});
     changed_.notify_all();
   }
 
@@ -97,13 +99,16 @@ class Master::Session {
     if (is_closed_) throw Aborted("the session has ended");
   }
 
-  // A wait that says now and then whom it waits for.
+  // A wait that says now and then whom it waits for, until the deadline.
   class Waiting {
    public:
-    Waiting(Session& session, const char* what, size_t task) : session_(session), what_(what), task_(task) {}
+    Waiting(Session& session, const char* what, size_t task, Deadline deadline)
+        : session_(session), what_(what), task_(task), deadline_(deadline) {}
 
     void check() {
       session_.check_open();
+      if (deadline_.expired())
+        raise<DeadlineExceeded>("{} in time: {} does not answer", what_, session_.tasks_[task_].to_string());
       if (std::chrono::steady_clock::now() < next_) return;
       next_ += kNoticeEvery;
       TaskName name = session_.tasks_[task_];
@@ -117,18 +122,20 @@ class Master::Session {
     Session& session_;
     const char* what_;
     const size_t task_;
+    const Deadline deadline_;
     std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + kNoticeEvery;
   };
 
   void connect(size_t task, Deadline deadline) {
     if (workers_[task] && workers_[task]->is_alive()) return;
     workers_[task].reset();
-    Waiting waiting(*this, "CreateSession", task);
+    Waiting waiting(*this, "CreateSession", task, Deadline::never());
     std::string why;
     while (true) {
       try {
-        workers_[task] = std::make_unique<RuntimeClient>(options_.cluster.address(tasks_[task]),
-                                                         options_.secret, Deadline::after(kAttempt));
+        workers_[task] = std::make_unique<RuntimeClient>(
+            options_.cluster.address(tasks_[task]), options_.secret,
+            Deadline::after(kAttempt).earlier(deadline), [&waiting] { waiting.check(); });
         const std::string& found = workers_[task]->server().task();
         if (found != tasks_[task].to_string())
           raise<Refused>("{} answers where {} should be: the tasks were given different clusters", found,
@@ -147,8 +154,15 @@ class Master::Session {
   }
 
   void set_graph(const runtime::SetGraph& request) {
-    graph_.emplace(receive_graph(request.graph(), request.transfer(), options_.worker->rendezvous(),
+    const auto waits_for = [this](uint64_t transfer) {
+      const MutexLock lock(mutex_);
+      if (is_closed_) throw Aborted("the session has ended");
+      transfer_ = transfer;
+    };
+    waits_for(request.transfer());
+    graph_.emplace(receive_graph(request.transfer(), options_.worker->rendezvous(),
                                  Deadline::after(std::chrono::minutes(10))));
+    waits_for(0);
     check_is_whole(graph_->data());
   }
 
@@ -162,14 +176,18 @@ class Master::Session {
 
     runtime::Prepared prepared;
     prepared.set_handle(random_number() | 1);
-    const auto deadline = Deadline::after(kReconnect);
+    const auto deadline = request.timeout_ms() == 0
+                              ? Deadline::never()
+                              : Deadline::after(std::chrono::milliseconds(request.timeout_ms()));
+    const auto reconnect = Deadline::after(kReconnect).earlier(deadline);
     for (const auto& part : cut.parts) {
-      connect(part.task, deadline);
-      for (const size_t peer : part.peers) connect(peer, deadline);
+      connect(part.task, reconnect);
+      for (const size_t peer : part.peers) connect(peer, reconnect);
     }
     std::vector<uint64_t> requests;
     for (const auto& part : cut.parts) {
-      requests.push_back(send_part(part, request, prepared.handle()));
+      Waiting waiting(*this, "RegisterGraph", part.task, deadline);
+      requests.push_back(send_part(part, request, prepared.handle(), [&waiting] { waiting.check(); }));
       auto* made = prepared.add_parts();
       *made->mutable_peer() = workers_[part.task]->server();
       for (const size_t feed : part.feeds) made->add_feeds(static_cast<uint32_t>(feed));
@@ -177,7 +195,7 @@ class Master::Session {
     }
     for (size_t i = 0; i < cut.parts.size(); ++i) {
       const size_t task = cut.parts[i].task;
-      Waiting waiting(*this, "RegisterGraph", task);
+      Waiting waiting(*this, "RegisterGraph", task, deadline);
       try {
         workers_[task]->wait(requests[i], Deadline::never(), [&waiting] { waiting.check(); });
       } catch (const PeerLost& error) {
@@ -195,24 +213,28 @@ class Master::Session {
     return prepared;
   }
 
-  uint64_t send_part(const Part& part, const runtime::Prepare& request, uint64_t handle) {
-    SavedGraph saved = to_proto(part.graph);
+  uint64_t send_part(const Part& part, const runtime::Prepare& request, uint64_t handle,
+                     const StepLink::Check& check) {
     runtime::Request message;
     auto* made = message.mutable_register_();
     made->set_handle(handle);
     made->set_container(open_.container());
     made->set_is_private(open_.is_private());
     made->set_transfer(random_number());
-    *made->mutable_graph() = std::move(saved.proto);
     *made->mutable_signature() = to_proto(part.signature);
     for (const size_t peer : part.peers) *made->add_peers() = workers_[peer]->server();
     made->set_fold_constants(request.fold_constants());
     made->set_share_subexpressions(request.share_subexpressions());
     made->set_join_gradients(request.join_gradients());
     const uint64_t transfer = made->transfer();
-    if (!saved.tensors.empty())
-      send_tensors(*options_.worker->link_to(workers_[part.task]->server()), saved, transfer);
-    return workers_[part.task]->send(std::move(message));
+    const auto& peer = workers_[part.task]->server();
+    const uint64_t number = workers_[part.task]->send(std::move(message));
+    try {
+      send_graph(*options_.worker->link_to(peer, check), to_proto(part.graph), transfer, check);
+    } catch (const PeerLost& error) {
+      raise<PeerLost>("{} was lost: {}", peer.task(), error.what());
+    }
+    return number;
   }
 
   const Options& options_;
@@ -230,6 +252,7 @@ class Master::Session {
   std::deque<runtime::Request> requests_ MUSTER_GUARDED_BY(mutex_);
   bool is_busy_ MUSTER_GUARDED_BY(mutex_) = false;
   bool is_closed_ MUSTER_GUARDED_BY(mutex_) = false;
+  uint64_t transfer_ MUSTER_GUARDED_BY(mutex_) = 0;  // that it waits for
 };
 
 Master::Master(const Options& options) : options_(options) {}

@@ -1,14 +1,13 @@
 #pragma once
 
-// Graphs and signatures as messages between clients, masters and workers. Large tensors go beside the
-// message, over a data link.
+// Graphs between clients, masters and workers: they go over data links, so that nobody who has not proved
+// that he knows the secret can make a server read much. Signatures are messages.
 //
 // Pure functions, but for those that send and receive, which block.
 
 #include <cstdint>
 
 #include "muster/graph.h"
-#include "muster/graph/graph.pb.h"
 #include "muster/graph/graph_proto.h"
 #include "muster/graph/signature.h"
 #include "muster/runtime/rendezvous.h"
@@ -17,13 +16,13 @@
 
 namespace muster::detail {
 
-/// Sends a graph's large tensors under a number that its message carries.
-void send_tensors(StepLink& link, const SavedGraph& graph, uint64_t transfer);
+/// Sends a graph under a number that a request names. `check` is called now and then and may throw. Throws
+/// InvalidArgument for one that is too large, PeerLost.
+void send_graph(StepLink& link, const SavedGraph& graph, uint64_t transfer, const StepLink::Check& check);
 
-/// The graph, when its large tensors are there. Throws InvalidArgument for one that makes no sense, DataLoss
-/// for tensors of other sizes, DeadlineExceeded.
-Graph receive_graph(const graph::GraphProto& proto, uint64_t transfer, Rendezvous& rendezvous,
-                    Deadline deadline);
+/// The graph, when all of it is there. Throws InvalidArgument for one that makes no sense, DataLoss for
+/// tensors of other sizes, DeadlineExceeded, and what the transfer was aborted with.
+Graph receive_graph(uint64_t transfer, Rendezvous& rendezvous, Deadline deadline);
 
 runtime::Signature to_proto(const Signature& signature);
 

@@ -1,7 +1,8 @@
 #include "muster/runtime/remote_session.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <optional>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +23,23 @@ constexpr auto kAnswerTimeout = std::chrono::seconds(30);
 constexpr auto kStallWarning = std::chrono::seconds(10);
 // How long a run that has failed waits for the other tasks to end it too.
 constexpr auto kGrace = std::chrono::seconds(1);
+// How long a task may take to hear that a run has failed; then the link to it is ended, and so the run.
+constexpr auto kAbortTimeout = std::chrono::seconds(5);
+
+constexpr int64_t kMostMilliseconds = std::numeric_limits<uint32_t>::max();
+
+// A master says which of the feeds and fetches each task has.
+void check_prepared(const runtime::Prepared& prepared, const Signature& signature) {
+  const auto check = [](const auto& indices, size_t size) {
+    for (const uint32_t index : indices) {
+      if (index >= size) throw DataLoss("the master names a feed or a fetch that a run does not have");
+    }
+  };
+  for (const auto& part : prepared.parts()) {
+    check(part.feeds(), signature.feeds.size());
+    check(part.fetches(), signature.fetches.size());
+  }
+}
 
 }  // namespace
 
@@ -38,19 +56,19 @@ class RemoteSession::RemoteCallable final : public Callable::State {
       : session_(session), signature_(signature) {
     for (const auto& feed : signature.feeds)
       feeds_.push_back({.name = feed.name(), .dtype = feed.dtype(), .shape = feed.shape()});
-    const MutexLock lock(mutex_);
-    prepared_ = std::make_shared<runtime::Prepared>(session.prepare_at_master(signature_));
+    ready(session.deadline_of_run());
   }
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds) override {
     Program::check(feeds_, feeds);
-    const auto prepared = ready();
+    const Deadline deadline = session_.deadline_of_run();
+    const auto prepared = ready(deadline);
     try {
       try {
-        return session_.run(*prepared, feeds, signature_.fetches.size());
+        return session_.run(*prepared, feeds, signature_.fetches.size(), deadline);
       } catch (const NotBegun&) {
         forget(prepared);
-        return session_.run(*ready(), feeds, signature_.fetches.size());
+        return session_.run(*ready(deadline), feeds, signature_.fetches.size(), deadline);
       }
     } catch (const PeerLost&) {
       forget(prepared);
@@ -59,9 +77,10 @@ class RemoteSession::RemoteCallable final : public Callable::State {
   }
 
  private:
-  std::shared_ptr<runtime::Prepared> ready() {
+  std::shared_ptr<runtime::Prepared> ready(Deadline deadline) {
     const MutexLock lock(mutex_);
-    if (!prepared_) prepared_ = std::make_shared<runtime::Prepared>(session_.prepare_at_master(signature_));
+    if (!prepared_)
+      prepared_ = std::make_shared<runtime::Prepared>(session_.prepare_at_master(signature_, deadline));
     return prepared_;
   }
 
@@ -85,7 +104,7 @@ RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Sess
       endpoint_({.host = "127.0.0.1", .secret = secret_}),
       next_step_(random_number()) {
   const MutexLock lock(preparing_);
-  open(Deadline::after(kAnswerTimeout));
+  open(Deadline::after(kAnswerTimeout), Deadline::never());
 }
 
 RemoteSession::~RemoteSession() {
@@ -102,7 +121,11 @@ RemoteSession::~RemoteSession() {
   }
 }
 
-void RemoteSession::open(Deadline deadline) {
+Deadline RemoteSession::deadline_of_run() const {
+  return options_.timeout.count() > 0 ? Deadline::after(options_.timeout) : Deadline::never();
+}
+
+void RemoteSession::open(Deadline deadline, Deadline until_all_are_there) {
   master_ = std::make_unique<RuntimeClient>(address_, secret_, deadline);
   sent_nodes_ = 0;
   runtime::Request request;
@@ -110,31 +133,31 @@ void RemoteSession::open(Deadline deadline) {
   session->set_container(options_.container);
   session->set_is_private(options_.private_variables);
   session->set_soft_placement(options_.soft_placement);
-  ask(std::move(request), Deadline::never());
+  ask(std::move(request), until_all_are_there);
 }
 
 runtime::Reply RemoteSession::ask(runtime::Request request, Deadline deadline) {
-  preparing_.assert_held();
   return master_->wait(master_->send(std::move(request)), deadline, {},
                        [](const std::string& notice) { log_info("{}", notice); });
 }
 
 // All of it, since a part may refer to any other.
-void RemoteSession::send_graph(Deadline deadline) {
-  SavedGraph saved = to_proto(graph_);
+void RemoteSession::send_whole_graph(Deadline deadline) {
+  const uint64_t transfer = random_number();
+  const runtime::Peer& master = master_->server();
+  send_graph(*link_to(master, deadline).link, to_proto(graph_), transfer, [&] {
+    if (deadline.expired()) throw DeadlineExceeded(too_long(master.task()));
+  });
   runtime::Request request;
-  request.mutable_set_graph()->set_transfer(random_number());
-  const uint64_t transfer = request.set_graph().transfer();
-  *request.mutable_set_graph()->mutable_graph() = std::move(saved.proto);
-  if (!saved.tensors.empty()) send_tensors(*link_to(master_->server()).link, saved, transfer);
+  request.mutable_set_graph()->set_transfer(transfer);
   ask(std::move(request), deadline);
   sent_nodes_ = graph_.size();
 }
 
-runtime::Prepared RemoteSession::prepare_at_master(const Signature& signature) {
+runtime::Prepared RemoteSession::prepare_at_master(const Signature& signature, Deadline deadline) {
   const MutexLock lock(preparing_);
-  if (!master_->is_alive()) open(Deadline::after(kAnswerTimeout));
-  if (sent_nodes_ != graph_.size()) send_graph(Deadline::never());
+  if (!master_->is_alive()) open(Deadline::after(kAnswerTimeout).earlier(deadline), deadline);
+  if (sent_nodes_ != graph_.size()) send_whole_graph(deadline);
   runtime::Request request;
   auto* prepare = request.mutable_prepare();
   *prepare->mutable_signature() = to_proto(signature);
@@ -142,7 +165,14 @@ runtime::Prepared RemoteSession::prepare_at_master(const Signature& signature) {
   prepare->set_fold_constants(options_.fold_constants);
   prepare->set_share_subexpressions(options_.share_subexpressions);
   prepare->set_join_gradients(options_.join_gradients);
-  runtime::Prepared prepared = ask(std::move(request), Deadline::never()).prepared();
+  auto answer = Deadline::never();
+  if (!deadline.is_never()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    prepare->set_timeout_ms(static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, kMostMilliseconds)));
+    answer = Deadline::after(left + kGrace);  // the master knows better who takes too long
+  }
+  runtime::Prepared prepared = ask(std::move(request), answer).prepared();
+  check_prepared(prepared, signature);
   for (const auto& placed : prepared.placed())
     fmt::print(stderr, "{}: ({}): {}\n", placed.name(), placed.op(), placed.device());
   return prepared;
@@ -152,7 +182,7 @@ std::shared_ptr<Callable::State> RemoteSession::prepare(const Signature& signatu
   return std::make_shared<RemoteCallable>(*this, signature);
 }
 
-RemoteSession::TaskLink& RemoteSession::link_to(const runtime::Peer& peer) {
+RemoteSession::TaskLink& RemoteSession::link_to(const runtime::Peer& peer, Deadline deadline) {
   {
     const MutexLock lock(mutex_);
     if (const auto found = links_.find(peer.local_name()); found != links_.end()) {
@@ -163,8 +193,11 @@ RemoteSession::TaskLink& RemoteSession::link_to(const runtime::Peer& peer) {
   }
   std::shared_ptr<StepLink> link;
   try {
-    link = connect_to(endpoint_, memory_, peer, kClientChannel, Deadline::after(kAnswerTimeout));
+    link = connect_to(
+        endpoint_, memory_, peer,
+        {.kind = kClientChannel, .deadline = Deadline::after(kAnswerTimeout).earlier(deadline), .check = {}});
   } catch (const Error& error) {
+    if (deadline.expired()) throw DeadlineExceeded(too_long(peer.task()));
     raise<NotBegun>("{} was lost: {}", peer.task(), error.what());
   }
   auto made = std::make_unique<TaskLink>();
@@ -182,7 +215,8 @@ void RemoteSession::read(TaskLink& task) {
   try {
     while (true) receive(task, task.link->receive());
   } catch (const std::exception& error) {
-    why = error.what();
+    why = text_without_stack(error);
+    task.link->end();
   }
   const MutexLock lock(mutex_);
   task.is_lost = true;
@@ -201,7 +235,9 @@ void RemoteSession::receive(TaskLink& task, StepFrame frame) {
   Step& step = *found->second;
   for (auto& part : step.parts) {
     if (part.task != &task) continue;
-    if (frame.kind == StepFrame::Kind::kValue) {
+    if (frame.kind == StepFrame::Kind::kValue && !frame.status.ok()) {
+      fail(step, frame.status);
+    } else if (frame.kind == StepFrame::Kind::kValue) {
       if (frame.key >= static_cast<uint32_t>(part.prepared->fetches_size()) || !frame.value.isTensor())
         raise<InvalidArgument>("a result came that was not asked for");
       step.results[part.prepared->fetches(static_cast<int>(frame.key))] = std::move(frame.value).toTensor();
@@ -232,23 +268,74 @@ std::string RemoteSession::missing_tasks(const Step& step) const {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-void RemoteSession::abort_others(uint64_t id, Step& step) {
-  for (const auto& part : step.parts) {
-    if (part.is_done || part.task->is_lost) continue;
+std::string RemoteSession::too_long(const std::string& who) const {
+  return fmt::format("a run took longer than {}: {} did not end it", format_seconds(options_.timeout), who);
+}
+
+void RemoteSession::abort_others(uint64_t id, const Step& step) {
+  std::vector<std::shared_ptr<StepLink>> links;
+  StepFrame abort = {.kind = StepFrame::Kind::kAbort, .step = id};
+  {
+    const MutexLock lock(mutex_);
+    abort.text = step.status.text;
+    for (const auto& part : step.parts) {
+      if (!part.is_done && !part.task->is_lost) links.push_back(part.task->link);
+    }
+  }
+  const auto deadline = Deadline::after(kAbortTimeout);
+  for (const auto& link : links) {
     try {
-      part.task->link->send({.kind = StepFrame::Kind::kAbort, .step = id, .text = step.status.text});
-    } catch (const Error&) {
+      link->send(abort, [&deadline] {
+        if (deadline.expired()) throw DeadlineExceeded("a task does not take that a run has failed");
+      });
+    } catch (const PeerLost&) {
       // It is lost too.
+    } catch (const DeadlineExceeded&) {
+      link->end();
+    }
+  }
+}
+
+// Gives each part its feeds and asks it to run. What fails is the step's status.
+void RemoteSession::begin(uint64_t id, Step& step, const runtime::Prepared& prepared,
+                          const std::vector<at::Tensor>& feeds, Deadline deadline) {
+  for (auto& part : step.parts) {
+    const std::string& name = part.task->peer.task();
+    const auto check = [&] {
+      {
+        const MutexLock lock(mutex_);
+        if (!step.status.ok()) throw Aborted("another part of the run has failed");
+      }
+      if (deadline.expired()) throw DeadlineExceeded(too_long(name));
+    };
+    try {
+      for (int i = 0; i < part.prepared->feeds_size(); ++i)
+        part.task->link->send({.kind = StepFrame::Kind::kValue,
+                               .key = static_cast<uint32_t>(i),
+                               .step = id,
+                               .value = feeds[part.prepared->feeds(i)]},
+                              check);
+      part.task->link->send({.kind = StepFrame::Kind::kRun, .step = id, .handle = prepared.handle()}, check);
+      const MutexLock lock(mutex_);
+      part.has_begun = true;
+    } catch (const std::exception& error) {
+      auto status = StepStatus::of(error);
+      if (status.code == StepStatus::Code::kPeerLost)
+        status.text = fmt::format("{} was lost: {}", name, status.text);
+      const MutexLock lock(mutex_);
+      if (step.status.ok()) fail(step, status);
+      return;
     }
   }
 }
 
 std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
-                                           const std::vector<at::Tensor>& feeds, size_t fetches) {
+                                           const std::vector<at::Tensor>& feeds, size_t fetches,
+                                           Deadline deadline) {
   Step step;
   step.results.resize(fetches);
   for (const auto& part : prepared.parts())
-    step.parts.push_back({.task = &link_to(part.peer()), .prepared = &part});
+    step.parts.push_back({.task = &link_to(part.peer(), deadline), .prepared = &part});
   step.missing = step.parts.size();
   uint64_t id = 0;
   {
@@ -264,30 +351,13 @@ std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
     const MutexLock lock(mutex_);
     steps_.erase(id);
   });
-  for (const auto& part : step.parts) {
-    try {
-      for (int i = 0; i < part.prepared->feeds_size(); ++i)
-        part.task->link->send({.kind = StepFrame::Kind::kValue,
-                               .key = static_cast<uint32_t>(i),
-                               .step = id,
-                               .value = feeds[part.prepared->feeds(i)]});
-      part.task->link->send({.kind = StepFrame::Kind::kRun, .step = id, .handle = prepared.handle()});
-    } catch (const Error& error) {
-      const MutexLock lock(mutex_);
-      fail(step, {StepStatus::Code::kPeerLost,
-                  fmt::format("{} was lost: {}", part.task->peer.task(), error.what())});
-      break;
-    }
-  }
+  begin(id, step, prepared, feeds, deadline);
 
-  const auto deadline = options_.timeout.count() > 0 ? Deadline::after(options_.timeout) : Deadline::never();
   auto warning = Deadline::after(kStallWarning);
   MutexLock lock(mutex_);
   while (step.missing > 0 && step.status.ok()) {
     if (deadline.expired()) {
-      step.status = {StepStatus::Code::kDeadlineExceeded,
-                     fmt::format("a run took longer than {}: {} did not end it",
-                                 format_seconds(options_.timeout), missing_tasks(step))};
+      step.status = {StepStatus::Code::kDeadlineExceeded, too_long(missing_tasks(step))};
       break;
     }
     if (warning.expired()) {
@@ -304,7 +374,8 @@ std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
   lock.lock();
   while (step.missing > 0 && !grace.expired()) {
     bool is_anybody_left = false;
-    for (const auto& part : step.parts) is_anybody_left |= !part.is_done && !part.task->is_lost;
+    for (const auto& part : step.parts)
+      is_anybody_left |= part.has_begun && !part.is_done && !part.task->is_lost;
     if (!is_anybody_left) break;
     step.changed.wait_until(lock, grace.time_point());
   }

@@ -47,6 +47,7 @@ class RemoteSession final : public SessionBackend {
     struct Part {
       TaskLink* task = nullptr;
       const runtime::Prepared::Part* prepared = nullptr;
+      bool has_begun = false;
       bool is_done = false;
     };
     std::vector<Part> parts;
@@ -56,17 +57,23 @@ class RemoteSession final : public SessionBackend {
     ConditionVariable changed;
   };
 
-  void open(Deadline deadline);
-  void send_graph(Deadline deadline);
-  runtime::Prepared prepare_at_master(const Signature& signature);
-  runtime::Reply ask(runtime::Request request, Deadline deadline);
+  // When a run that begins now has to be over.
+  Deadline deadline_of_run() const;
+
+  void open(Deadline deadline, Deadline until_all_are_there) MUSTER_REQUIRES(preparing_);
+  void send_whole_graph(Deadline deadline) MUSTER_REQUIRES(preparing_);
+  runtime::Prepared prepare_at_master(const Signature& signature, Deadline deadline);
+  runtime::Reply ask(runtime::Request request, Deadline deadline) MUSTER_REQUIRES(preparing_);
   std::vector<at::Tensor> run(const runtime::Prepared& prepared, const std::vector<at::Tensor>& feeds,
-                              size_t fetches);
-  TaskLink& link_to(const runtime::Peer& peer);
+                              size_t fetches, Deadline deadline);
+  void begin(uint64_t id, Step& step, const runtime::Prepared& prepared, const std::vector<at::Tensor>& feeds,
+             Deadline deadline);
+  TaskLink& link_to(const runtime::Peer& peer, Deadline deadline);
   void read(TaskLink& task);
   void receive(TaskLink& task, StepFrame frame);
   static void fail(Step& step, const StepStatus& status);
-  void abort_others(uint64_t id, Step& step);
+  void abort_others(uint64_t id, const Step& step);
+  std::string too_long(const std::string& who) const;
   std::string missing_tasks(const Step& step) const;
 
   const Graph& graph_;

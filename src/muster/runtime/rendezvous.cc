@@ -16,28 +16,31 @@ constexpr auto kLookEvery = std::chrono::seconds(30);
 
 void StepValues::put(uint32_t key, c10::IValue value) {
   const MutexLock lock(mutex_);
+  if (is_aborted_) return;
   if (!keys_.insert(key).second) raise<InvalidArgument>("the value {} of a step came twice", key);
   values_.emplace_back(key, std::move(value));
   changed_.notify_all();
 }
 
-void StepValues::abort(const std::string& reason) {
+void StepValues::abort(const StepStatus& reason) {
   const MutexLock lock(mutex_);
   if (is_aborted_) return;
   reason_ = reason;
   is_aborted_ = true;
+  values_.clear();
   changed_.notify_all();
 }
 
 void StepValues::raise_aborted() const {
   const MutexLock lock(mutex_);
-  throw Aborted(reason_);
+  reason_.raise_if_failed();
+  MUSTER_CHECK(false, "a step was aborted without a reason");
 }
 
 StepValues::Values StepValues::take(bool may_wait, Deadline deadline) {
   MutexLock lock(mutex_);
   while (true) {
-    if (is_aborted_) throw Aborted(reason_);
+    reason_.raise_if_failed();
     if (!values_.empty() || !may_wait) return std::exchange(values_, {});
     if (deadline.expired()) raise<DeadlineExceeded>("no value came for a step in time");
     changed_.wait_until(lock, deadline.time_point());
@@ -63,7 +66,7 @@ void Rendezvous::put(uint64_t step, uint32_t key, c10::IValue value) {
   if (values) values->put(key, std::move(value));
 }
 
-void Rendezvous::abort(uint64_t step, const std::string& reason) {
+void Rendezvous::abort(uint64_t step, const StepStatus& reason) {
   const auto values = [&]() -> std::shared_ptr<StepValues> {
     const MutexLock lock(mutex_);
     const auto [found, is_new] = steps_.try_emplace(step);

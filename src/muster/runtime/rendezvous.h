@@ -2,7 +2,7 @@
 
 // Where values from other tasks meet the step that takes them. A producer never blocks: a value may come
 // before its step has begun here. An abort poisons the step: whoever takes from it then, or later, gets the
-// reason.
+// reason, and what has come is let go of.
 //
 // Thread-safe.
 
@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -20,6 +19,7 @@
 
 #include "muster/base/mutex.h"
 #include "muster/deadline.h"
+#include "muster/runtime/step_status.h"
 
 namespace muster::detail {
 
@@ -32,14 +32,15 @@ class StepValues {
   void put(uint32_t key, c10::IValue value);
 
   /// The first reason counts.
-  void abort(const std::string& reason);
+  void abort(const StepStatus& reason);
 
-  /// Throws Aborted, with the reason, when it was. Cheap.
+  /// Throws the reason when it was aborted. Cheap.
   void check() const {
     if (is_aborted_.load(std::memory_order_relaxed)) raise_aborted();
   }
 
-  /// What has come since the last call; waits for something if so told. Throws Aborted, with the reason.
+  /// What has come since the last call; waits for something if so told. Throws the reason when it was
+  /// aborted, DeadlineExceeded.
   Values take(bool may_wait, Deadline deadline = Deadline::never());
 
  private:
@@ -49,7 +50,7 @@ class StepValues {
   ConditionVariable changed_;
   Values values_ MUSTER_GUARDED_BY(mutex_);
   std::unordered_set<uint32_t> keys_ MUSTER_GUARDED_BY(mutex_);
-  std::string reason_ MUSTER_GUARDED_BY(mutex_);
+  StepStatus reason_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> is_aborted_{false};  // written with the mutex held
 };
 
@@ -62,7 +63,7 @@ class Rendezvous {
   void put(uint64_t step, uint32_t key, c10::IValue value);
 
   /// Poisons the step, if it has not ended.
-  void abort(uint64_t step, const std::string& reason);
+  void abort(uint64_t step, const StepStatus& reason);
 
   /// The step has ended here. Of one that failed, values may still come: they are dropped.
   void end(uint64_t step, bool has_failed);

@@ -18,8 +18,9 @@ template class ControlStreamClient<RuntimeProtocol>;
 
 namespace {
 
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 constexpr auto kCheckEvery = std::chrono::milliseconds(50);
+constexpr auto kServerSilence = std::chrono::minutes(1);  // then a client takes it for gone
 
 std::string challenge_text(const char* role, const std::string& client_nonce,
                            const std::string& server_nonce) {
@@ -28,13 +29,12 @@ std::string challenge_text(const char* role, const std::string& client_nonce,
 
 }  // namespace
 
-RuntimeStreams::RuntimeStreams(const Address& address, const std::string& secret, const runtime::Peer& self,
-                               Handler handler)
-    : secret_(secret), self_(self), handler_(std::move(handler)) {
+RuntimeStreams::RuntimeStreams(const Options& options, Handler handler)
+    : secret_(options.secret), self_(options.self), handler_(std::move(handler)) {
   // No stream is heard before the server is there to answer it.
   const MutexLock starting(mutex_);
   streams_ = std::make_unique<ControlStreamServer<RuntimeProtocol>>(
-      std::vector{address},
+      std::vector{options.address},
       ControlStreamServer<RuntimeProtocol>::Handler{
           .connected =
               [this](Id id, const std::string& peer) {
@@ -52,7 +52,8 @@ RuntimeStreams::RuntimeStreams(const Address& address, const std::string& secret
                   if (!was_proved) return;
                 }
                 handler_.ended(id);
-              }});
+              }},
+      options.silence);
 }
 
 void RuntimeStreams::refuse(Id id, const std::string& reason) {
@@ -119,18 +120,21 @@ void RuntimeStreams::shutdown() {
   streams_->shutdown();
 }
 
-RuntimeClient::RuntimeClient(const Address& address, const std::string& secret, Deadline deadline)
+RuntimeClient::RuntimeClient(const Address& address, const std::string& secret, Deadline deadline,
+                             const Check& check)
     : secret_(secret), address_(address.to_string()), nonce_(random_bytes(16)) {
   stream_ = std::make_unique<ControlStreamClient<RuntimeProtocol>>(
-      address, ControlStreamClient<RuntimeProtocol>::Handler{
-                   .received = [this](const runtime::FromServer& message) { received(message); },
-                   .ended =
-                       [this](const std::string& why) {
-                         const MutexLock lock(mutex_);
-                         has_ended_ = true;
-                         why_ended_ = why;
-                         changed_.notify_all();
-                       }});
+      address,
+      ControlStreamClient<RuntimeProtocol>::Handler{
+          .received = [this](const runtime::FromServer& message) { received(message); },
+          .ended =
+              [this](const std::string& why) {
+                const MutexLock lock(mutex_);
+                has_ended_ = true;
+                why_ended_ = why;
+                changed_.notify_all();
+              }},
+      kServerSilence);
   runtime::FromClient hello;
   hello.mutable_hello()->set_protocol(kProtocol);
   hello.mutable_hello()->set_nonce(nonce_);
@@ -141,7 +145,7 @@ RuntimeClient::RuntimeClient(const Address& address, const std::string& secret, 
     if (is_welcome_) break;
     if (has_ended_) raise<PeerLost>("no server answers at {}: {}", address_, why_ended_);
     if (deadline.expired()) raise<DeadlineExceeded>("the server at {} does not answer", address_);
-    changed_.wait_until(lock, deadline.time_point());
+    wait_for_change(lock, deadline, check);
   }
   server_ = welcomed_by_;
 }
@@ -208,7 +212,17 @@ uint64_t RuntimeClient::send(runtime::Request request) {
   return id;
 }
 
-runtime::Reply RuntimeClient::wait(uint64_t request, Deadline deadline, const std::function<void()>& check,
+void RuntimeClient::wait_for_change(MutexLock& lock, Deadline deadline, const Check& check) {
+  if (check) {
+    lock.unlock();
+    check();
+    lock.lock();
+  }
+  const auto soon = Deadline::after(kCheckEvery);
+  changed_.wait_until(lock, (check ? deadline.earlier(soon) : deadline).time_point());
+}
+
+runtime::Reply RuntimeClient::wait(uint64_t request, Deadline deadline, const Check& check,
                                    const std::function<void(const std::string&)>& notice) {
   MutexLock lock(mutex_);
   while (true) {
@@ -229,13 +243,7 @@ runtime::Reply RuntimeClient::wait(uint64_t request, Deadline deadline, const st
     }
     if (has_ended_) raise<PeerLost>("the server at {} has gone: {}", address_, why_ended_);
     if (deadline.expired()) raise<DeadlineExceeded>("the server at {} does not answer", address_);
-    if (check) {
-      lock.unlock();
-      check();
-      lock.lock();
-    }
-    const auto soon = Deadline::after(kCheckEvery);
-    changed_.wait_until(lock, (check ? deadline.earlier(soon) : deadline).time_point());
+    wait_for_change(lock, deadline, check);
   }
 }
 

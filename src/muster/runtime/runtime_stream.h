@@ -3,6 +3,7 @@
 // The control streams of servers (cluster/control_stream.h), with the handshake that runtime.proto shows.
 // Internal to the room: it includes generated code.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,7 +28,9 @@ struct RuntimeProtocol {
   using FromServer = runtime::FromServer;
   using Service = runtime::RuntimeService;
   static constexpr const char* kServer = "the server";
-  static constexpr int kMaxMessage = 2047 << 20;  // bytes: a graph of millions of nodes
+  static constexpr int kMaxFromClient = 16 << 20;  // bytes; also of those who have proved nothing yet
+  static constexpr int kMaxFromServer = 1024
+                                        << 20;  // where millions of nodes were placed, if that is asked for
 };
 
 /// A server's streams, whose clients have proved that they know the secret.
@@ -40,9 +43,15 @@ class RuntimeStreams {
     std::function<void(Id)> ended;                               ///< the last of a stream
   };
 
-  /// `self` is what the server says of itself. Throws SystemError when the address can't be had.
-  RuntimeStreams(const Address& address, const std::string& secret, const runtime::Peer& self,
-                 Handler handler);
+  struct Options {
+    Address address;
+    std::string secret;
+    runtime::Peer self;                 ///< what the server says of itself
+    std::chrono::milliseconds silence;  ///< how long a client may answer nothing
+  };
+
+  /// Throws SystemError when the address can't be had.
+  RuntimeStreams(const Options& options, Handler handler);
   ~RuntimeStreams() { shutdown(); }
 
   const Address& address() const { return streams_->address(); }
@@ -73,9 +82,13 @@ class RuntimeStreams {
 /// A stream to a server. Thread-safe; what waits takes a deadline.
 class RuntimeClient {
  public:
+  /// Called now and then while it waits; it may throw.
+  using Check = std::function<void()>;
+
   /// Connects and proves the secret. Throws Refused when the server does not know the secret or will not have
   /// us, PeerLost when nobody is there, DeadlineExceeded.
-  RuntimeClient(const Address& address, const std::string& secret, Deadline deadline);
+  RuntimeClient(const Address& address, const std::string& secret, Deadline deadline,
+                const Check& check = {});
   ~RuntimeClient();
 
   const runtime::Peer& server() const { return server_; }
@@ -84,12 +97,13 @@ class RuntimeClient {
   /// Sends a request, whose number it sets, and gives a number to wait with.
   uint64_t send(runtime::Request request);
 
-  /// The reply, whose failure is thrown. `check` is called now and then and may throw; `notice` gets what the
-  /// server says meanwhile. Throws PeerLost when the stream ends, DeadlineExceeded.
-  runtime::Reply wait(uint64_t request, Deadline deadline, const std::function<void()>& check = {},
+  /// The reply, whose failure is thrown; `notice` gets what the server says meanwhile. Throws PeerLost when
+  /// the stream ends, DeadlineExceeded.
+  runtime::Reply wait(uint64_t request, Deadline deadline, const Check& check = {},
                       const std::function<void(const std::string&)>& notice = {});
 
  private:
+  void wait_for_change(MutexLock& lock, Deadline deadline, const Check& check) MUSTER_REQUIRES(mutex_);
   void received(const runtime::FromServer& message);
 
   const Secret secret_;

@@ -72,16 +72,18 @@ struct Server::State {
                                            .secret = secret,
                                            .shares_memory = options.shared_memory,
                                            .memory_limit = options.memory_limit});
-    streams.emplace(address, secret, worker->self(),
-                    detail::RuntimeStreams::Handler{
-                        .requested = [this](uint64_t stream,
-                                            const runtime::Request& request) { handle(stream, request); },
-                        .ended =
-                            [this](uint64_t stream) {
-                              wait_until_ready();
-                              master->end(stream);
-                              worker->end_session(stream);
-                            }});
+    streams.emplace(
+        detail::RuntimeStreams::Options{
+            .address = address, .secret = secret, .self = worker->self(), .silence = options.client_silence},
+        detail::RuntimeStreams::Handler{
+            .requested = [this](uint64_t stream,
+                                const runtime::Request& request) { handle(stream, request); },
+            .ended =
+                [this](uint64_t stream) {
+                  wait_until_ready();
+                  master->end(stream);
+                  worker->end_session(stream);
+                }});
     target = fmt::format("grpc://{}", streams->address().to_string());
     master.emplace(detail::Master::Options{
         .cluster = spec, .self = task, .secret = secret, .streams = &*streams, .worker = &*worker});
@@ -110,6 +112,7 @@ struct Server::State {
   void handle(uint64_t stream, const runtime::Request& request) {
     wait_until_ready();
     if (request.has_register_()) {
+      worker->expect_part(stream, request.register_().transfer());
       threads.run([this, stream, request] { add_part(stream, request); });
     } else if (request.has_stop()) {
       runtime::Reply reply;

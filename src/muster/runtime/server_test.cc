@@ -324,7 +324,7 @@ TEST(Server, AddsUpTheGradientsOfAllUsersOnAnotherTaskOnce) {
 
 TEST(Server, LargeValuesGoOverSocketsWhereMemoryIsNotShared) {
   for (const bool is_shared : {true, false}) {
-    const TestServers cluster(2, /*start=*/true, is_shared);
+    const TestServers cluster(2, /*start=*/true, {.secret = "test", .shared_memory = is_shared});
     Graph graph;
     const Output x = graph.placeholder("x", torch::kFloat, {300, 1000});
     const Output v = graph.variable("v", torch::zeros({300, 1000}));

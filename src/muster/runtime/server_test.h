@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,8 +18,8 @@ namespace muster {
 /// Tasks of the job "task", all in this process.
 class TestServers {
  public:
-  explicit TestServers(int tasks, bool start = true, bool shared_memory = true)
-      : shared_memory_(shared_memory) {
+  explicit TestServers(int tasks, bool start = true, Server::Options options = {.secret = "test"})
+      : options_(std::move(options)) {
     std::vector<std::string> addresses;
     for (int i = 0; i < tasks; ++i) {
       ports_.emplace_back("127.0.0.1");
@@ -30,8 +31,7 @@ class TestServers {
   }
 
   void start(int task) {
-    servers_[static_cast<size_t>(task)] = std::make_unique<Server>(
-        *spec_, "task", task, Server::Options{.secret = "test", .shared_memory = shared_memory_});
+    servers_[static_cast<size_t>(task)] = std::make_unique<Server>(*spec_, "task", task, options_);
   }
   void kill(int task) { servers_[static_cast<size_t>(task)].reset(); }
 
@@ -40,7 +40,7 @@ class TestServers {
   }
 
  private:
-  const bool shared_memory_;
+  const Server::Options options_;
   std::vector<detail::ReservedPort> ports_;
   std::optional<ClusterSpec> spec_;
   std::vector<std::unique_ptr<Server>> servers_;

@@ -1,6 +1,7 @@
 #include "muster/session.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -57,14 +58,21 @@ std::vector<at::Tensor> Session::run(const std::vector<Output>& fetches, const F
 
   std::vector<at::Tensor> values;
   for (const auto& [output, value] : feeds) values.push_back(value);
-  const Callable callable = [&] {
+  const auto find = [&]() -> std::optional<Callable> {
     const detail::MutexLock lock(state_->mutex);
     const auto found = state_->callables.find(key);
-    if (found != state_->callables.end()) return found->second;
-    std::vector<Output> fed;
-    for (const auto& [output, value] : feeds) fed.push_back(output);
-    return state_->callables.emplace(std::move(key), make_callable(fed, fetches, targets)).first->second;
-  }();
+    if (found == state_->callables.end()) return std::nullopt;
+    return found->second;
+  };
+  if (const auto callable = find()) return (*callable)(values);
+  // Nobody else waits for it; where two threads make the same, one of them is kept.
+  std::vector<Output> fed;
+  for (const auto& [output, value] : feeds) fed.push_back(output);
+  Callable callable = make_callable(fed, fetches, targets);
+  {
+    const detail::MutexLock lock(state_->mutex);
+    callable = state_->callables.emplace(std::move(key), std::move(callable)).first->second;
+  }
   return callable(values);
 }
 

@@ -19,6 +19,9 @@ constexpr uint32_t kSlots = 4096;
 // Smaller tensors are sent: a copy costs less than what a loan takes.
 constexpr size_t kSmallest = 16384;
 
+// Of a tensor that is lent, as libtorch's own are; the views of one need not be.
+constexpr size_t kAlignment = 64;
+
 }  // namespace
 
 TaskMemory::TaskMemory(bool is_shared, size_t limit)
@@ -81,7 +84,9 @@ std::optional<Loan> SharedValues::lend(const at::Tensor& tensor) {
   const size_t bytes = tensor.nbytes();
   if (bytes < kSmallest) return std::nullopt;
   at::Tensor kept = tensor.detach();
-  if (!memory_.arena()->contains(tensor.data_ptr(), bytes)) {
+  const bool can_stay = memory_.arena()->contains(tensor.data_ptr(), bytes) &&
+                        memory_.arena()->offset_of(tensor.data_ptr()) % kAlignment == 0;
+  if (!can_stay) {
     const TensorMemory::Scope scope(memory_.tensors());
     kept = at::empty(tensor.sizes(), tensor.options()).copy_(kept);
   }
@@ -123,7 +128,8 @@ at::Tensor SharedValues::borrow(const Loan& loan, at::IntArrayRef sizes, at::Sca
   at::Tensor tensor = at::empty({0}, at::TensorOptions(dtype));
   const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
   const size_t capacity = borrowed_->theirs->capacity();
-  if (loan.slot >= kSlots || bytes > capacity || loan.offset > capacity - bytes || loan.offset % 64 != 0)
+  if (loan.slot >= kSlots || bytes > capacity || loan.offset > capacity - bytes ||
+      loan.offset % kAlignment != 0)
     raise<InvalidArgument>("a value lies where no memory is that is lent");
   void* data = borrowed_->theirs->at(loan.offset);
   auto* context = new BorrowedTensor{borrowed_, loan.slot, loan.number};

@@ -66,7 +66,8 @@ class SharedValues {
   SharedValues& operator=(const SharedValues&) = delete;
 
   /// Keeps the tensor, which is contiguous, until the other side has done with it; a copy where it does not
-  /// lie in the arena. Nothing for a small one, and where very many are lent already: then it has to be sent.
+  /// lie in the arena, at the start of a cache line. Nothing for a small one, and where very many are lent
+  /// already: then it has to be sent.
   std::optional<Loan> lend(const at::Tensor& tensor);
 
   /// Forgets what the other side has given back.

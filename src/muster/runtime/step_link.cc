@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -34,9 +36,12 @@ struct FrameHead {
 // Waits end when the link is ended.
 constexpr auto kNoCheck = [] {};
 
+constexpr auto kCheckEvery = std::chrono::milliseconds(50);
+
 constexpr uint32_t kMostSizes = 1 << 20;
 constexpr uint32_t kMostText = 16 << 20;
 constexpr uint32_t kMostDimensions = 64;
+constexpr size_t kScratch = size_t{1} << 20;
 
 struct Packed {
   FrameHead head;
@@ -53,7 +58,13 @@ Packed pack(const c10::IValue& value) {
     set(ValueType::kUndefined);
   } else if (value.isTensor()) {
     set(ValueType::kTensor);
-    packed.tensor = value.toTensor().contiguous();
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.layout() != at::kStrided || tensor.is_quantized() || !tensor.device().is_cpu())
+      raise<InvalidArgument>(
+          "a tensor that is not dense, quantized or on another device than the CPU can't go "
+          "from task to task");
+    // Only bytes go: not what libtorch would still do to them.
+    packed.tensor = tensor.resolve_conj().resolve_neg().contiguous();
     packed.head.dtype = static_cast<uint32_t>(packed.tensor.scalar_type());
     packed.numbers.assign(packed.tensor.sizes().begin(), packed.tensor.sizes().end());
     packed.head.bytes = packed.tensor.nbytes();
@@ -90,6 +101,8 @@ at::ScalarType checked_type(const FrameHead& head, const std::vector<int64_t>& s
     if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes))
       refuse("a tensor of impossible sizes");
   }
+  if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    refuse("a tensor of impossible sizes");
   if (bytes != head.bytes) refuse("a tensor of other sizes than it has bytes");
   return dtype;
 }
@@ -106,7 +119,36 @@ StepLink::StepLink(Connection connection, Options options)
           }(),
           /*encrypted=*/false) {}
 
-void StepLink::send(const StepFrame& frame) {
+// To send a frame; others wait for theirs.
+class StepLink::Turn {
+ public:
+  Turn(StepLink& link, const Check& check) : link_(link) {
+    MutexLock lock(link_.mutex_);
+    while (link_.is_sending_) {
+      if (check) {
+        lock.unlock();
+        check();
+        lock.lock();
+        link_.changed_.wait_until(lock, Deadline::after(kCheckEvery).time_point());
+      } else {
+        link_.changed_.wait(lock);
+      }
+    }
+    link_.is_sending_ = true;
+  }
+  ~Turn() {
+    const MutexLock lock(link_.mutex_);
+    link_.is_sending_ = false;
+    link_.changed_.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  StepLink& link_;
+};
+
+void StepLink::send(const StepFrame& frame, const Check& check) {
   Packed packed = pack(frame.kind == StepFrame::Kind::kValue ? frame.value : c10::IValue());
   packed.head.kind = static_cast<uint32_t>(frame.kind);
   packed.head.key = frame.key;
@@ -127,8 +169,25 @@ void StepLink::send(const StepFrame& frame) {
       iovec{packed.numbers.data(), packed.numbers.size() * sizeof(int64_t)},
       iovec{const_cast<char*>(frame.text.data()), packed.head.text},
       iovec{packed.tensor.defined() ? packed.tensor.data_ptr() : nullptr, inline_bytes}};
-  const MutexLock lock(sending_);
-  link_.send(parts, kNoCheck);
+  const Turn turn(*this, check);
+  try {
+    link_.send(parts, check ? check : kNoCheck);
+  } catch (const PeerLost&) {
+    throw;
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+// Reads what nobody takes.
+void StepLink::drain(size_t bytes) {
+  std::vector<std::byte> scratch(std::min(bytes, kScratch));
+  while (bytes > 0) {
+    const iovec part = {scratch.data(), std::min(bytes, scratch.size())};
+    link_.receive({&part, 1}, kNoCheck);
+    bytes -= part.iov_len;
+  }
 }
 
 StepFrame StepLink::receive() {
@@ -158,8 +217,16 @@ StepFrame StepLink::receive() {
       frame.value = at::Tensor();
       break;
     case ValueType::kTensor: {
-      const TensorMemory::Scope scope(options_.memory->tensors());
-      at::Tensor tensor = at::empty(numbers, at::TensorOptions(checked_type(head, numbers)));
+      const at::ScalarType dtype = checked_type(head, numbers);
+      at::Tensor tensor;
+      try {
+        const TensorMemory::Scope scope(options_.memory->tensors());
+        tensor = at::empty(numbers, at::TensorOptions(dtype));
+      } catch (const std::exception& error) {
+        frame.status = StepStatus::of(error);
+        drain(head.bytes);
+        break;
+      }
       const iovec part = {tensor.data_ptr(), head.bytes};
       if (head.bytes > 0) link_.receive({&part, 1}, kNoCheck);
       frame.value = std::move(tensor);
@@ -168,8 +235,12 @@ StepFrame StepLink::receive() {
     case ValueType::kLent: {
       if (!options_.shared) refuse("a loan over a link without memory");
       at::Tensor tensor = options_.shared->borrow(head.loan, numbers, checked_type(head, numbers));
-      const TensorMemory::Scope scope(options_.memory->tensors());
-      frame.value = options_.copies ? tensor.clone() : tensor;
+      try {
+        const TensorMemory::Scope scope(options_.memory->tensors());
+        frame.value = options_.copies ? tensor.clone() : tensor;
+      } catch (const std::exception& error) {
+        frame.status = StepStatus::of(error);
+      }
       break;
     }
     case ValueType::kInteger:

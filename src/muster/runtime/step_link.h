@@ -7,13 +7,15 @@
 //   task -> client    kValue (a fetch), ..., kDone
 //   task -> task      kValue, for the rendezvous of the step
 //
-// A value is a tensor, a number, a list of integers, or nothing. Inside a host large tensors are lent
+// A value is a dense tensor, a number, a list of integers, or nothing. Inside a host large tensors are lent
 // (shared_values.h): tasks read them in place; a client, which may write to what it gets, copies them.
 //
-// Sending is thread-safe; one thread receives. Both block as long as the other side lives. Throws PeerLost
-// when it does not, InvalidArgument for what is no frame.
+// Sending is thread-safe; one thread receives. Both block as long as the other side lives; who sends may be
+// called off by its `check`. Throws PeerLost when the other side does not live, InvalidArgument for a value
+// that can't be sent and for what is no frame.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +25,7 @@
 #include "muster/net/blocking_link.h"
 #include "muster/net/connection.h"
 #include "muster/runtime/shared_values.h"
+#include "muster/runtime/step_status.h"
 
 namespace muster::detail {
 
@@ -34,6 +37,7 @@ struct StepFrame {
   uint64_t handle = 0;  ///< of kRun: what was registered
   c10::IValue value;    ///< of a value
   std::string text;     ///< of kDone and kAbort
+  StepStatus status;    ///< of a value that was received: why there is none, as memory may be short
 };
 
 class StepLink {
@@ -46,8 +50,14 @@ class StepLink {
 
   StepLink(Connection connection, Options options);
 
-  void send(const StepFrame& frame);
+  /// `check` is called now and then while it waits, and may throw: then the link is ended, as a part of the
+  /// frame may have gone.
+  using Check = std::function<void()>;
+  void send(const StepFrame& frame, const Check& check = {});
   StepFrame receive();
+
+  /// Whether the other side has ended it, or is gone.
+  bool is_closed() const { return link_.is_closed(); }
 
   /// Ends it for both sides: who waits in it gets PeerLost. Any thread may call it.
   void end() {
@@ -61,9 +71,15 @@ class StepLink {
   }
 
  private:
+  class Turn;
+
+  void drain(size_t bytes);
+
   const Options options_;
   BlockingLink link_;
-  Mutex sending_;  // a frame is sent whole
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool is_sending_ MUSTER_GUARDED_BY(mutex_) = false;  // a frame is sent whole
 };
 
 }  // namespace muster::detail

@@ -27,16 +27,17 @@ constexpr auto kConnectTimeout = std::chrono::seconds(30);
 }  // namespace
 
 std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, TaskMemory& memory, const runtime::Peer& peer,
-                                     const std::string& kind, Deadline deadline) {
+                                     const ConnectOptions& options) {
   static const std::string here = Host::local().identity;  // a constant: nobody changes it
+  const auto& [kind, deadline, check] = options;
   const bool is_client = kind == kClientChannel;
   if (!memory.is_shared() || peer.host_identity() != here)
     return std::make_shared<StepLink>(
-        endpoint.connect(Address::parse(peer.address()), kind + random_token(), deadline),
+        endpoint.connect(Address::parse(peer.address()), kind + random_token(), deadline, check),
         StepLink::Options{.memory = &memory});
   Connection connection =
-      endpoint.connect_local(peer.local_name(), kind + kShared + random_token(), deadline);
-  auto shared = SharedValues::exchange(connection, memory, deadline);
+      endpoint.connect_local(peer.local_name(), kind + kShared + random_token(), deadline, check);
+  auto shared = SharedValues::exchange(connection, memory, deadline, check);
   return std::make_shared<StepLink>(
       std::move(connection),
       StepLink::Options{.memory = &memory, .shared = std::move(shared), .copies = is_client});
@@ -53,15 +54,20 @@ class Worker::Exchange final : public StepExchange {
   void send(const Sent& sent, const c10::IValue& value) override {
     const auto peer = part_.peers.find(sent.task);
     MUSTER_CHECK(peer != part_.peers.end(), "a part sends to a task that it does not know");
-    std::shared_ptr<StepLink> link;
-    try {
-      link = worker_.link_to(peer->second);
-      link->send({.kind = StepFrame::Kind::kValue, .key = sent.key, .step = step_, .value = value});
-    } catch (const InvalidArgument&) {
-      throw;
-    } catch (const Error& error) {
-      if (link) worker_.forget_link(peer->second, link);
-      raise<PeerLost>("{} was lost: {}", peer->second.task(), error.what());
+    const StepFrame frame = {.kind = StepFrame::Kind::kValue, .key = sent.key, .step = step_, .value = value};
+    // A link that another step has ended, as it was called off, is no loss of the task behind it.
+    for (const bool may_try_again : {true, false}) {
+      std::shared_ptr<StepLink> link;
+      try {
+        link = worker_.link_to(peer->second, check_);
+        link->send(frame, check_);
+        return;
+      } catch (const InvalidArgument&) {
+        throw;
+      } catch (const Error& error) {
+        values_->check();  // why it was called off
+        if (!link || !may_try_again) raise<PeerLost>("{} was lost: {}", peer->second.task(), error.what());
+      }
     }
   }
 
@@ -78,6 +84,7 @@ class Worker::Exchange final : public StepExchange {
   const Registered& part_;
   const uint64_t step_;
   const std::shared_ptr<StepValues> values_;
+  const StepLink::Check check_ = [this] { values_->check(); };
 };
 
 Worker::Worker(const Options& options)
@@ -104,8 +111,11 @@ void Worker::stop() {
     for (const auto& incoming : incoming_) {
       if (const auto link = incoming.lock()) link->end();
     }
-    for (const auto& [step, link] : running_)
-      rendezvous_.abort(step, fmt::format("{} is being stopped", self_.task()));
+    const StepStatus reason = {StepStatus::Code::kAborted, fmt::format("{} is being stopped", self_.task())};
+    for (const auto& [step, running] : running_) rendezvous_.abort(step, reason);
+    for (const auto& [session, transfers] : sessions_) {
+      for (const uint64_t transfer : transfers) rendezvous_.abort(transfer, reason);
+    }
   }
   threads_.stop();
 }
@@ -168,7 +178,10 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
       StepFrame frame = link->receive();
       switch (frame.kind) {
         case StepFrame::Kind::kValue:
-          if (is_client && frame.handle == 0) {
+          if (!frame.status.ok()) {
+            rendezvous_.abort(frame.step, {frame.status.code, fmt::format("{} was to take a value: {}",
+                                                                          self_.task(), frame.status.text)});
+          } else if (is_client && frame.handle == 0) {
             if (!frame.value.isTensor()) raise<InvalidArgument>("a feed is no tensor");
             const MutexLock lock(mutex_);
             feeds_[link.get()][frame.step][frame.key] = std::move(frame.value).toTensor();
@@ -186,14 +199,15 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
               feeds = std::move(found->second);
               mine.erase(found);
             }
-            running_[frame.step] = link.get();
+            running_[frame.step].link = link.get();
           }
           threads_.run([this, link, name] { read(link, name); });
           run_step(link, frame, std::move(feeds));
           return;
         }
         case StepFrame::Kind::kAbort:
-          rendezvous_.abort(frame.step, frame.text);
+          rendezvous_.abort(frame.step, {StepStatus::Code::kAborted, frame.text});
+          forget_feeds(link, frame.step);
           break;
         case StepFrame::Kind::kDone:
           raise<InvalidArgument>("a task is told that a step is done");
@@ -201,47 +215,53 @@ void Worker::read(const std::shared_ptr<StepLink>& link, const std::string& name
     }
   } catch (const PeerLost&) {
     // It has gone; or this task is being stopped.
-  } catch (const Error& error) {
-    log_warning("a data link to {} is closed: {}", self_.task(), error.what());
+  } catch (const std::exception& error) {
+    log_warning("a data link to {} is closed: {}", self_.task(), text_without_stack(error));
     link->end();
   }
   // What it asked for and nobody waits for any more.
   const MutexLock lock(mutex_);
   feeds_.erase(link.get());
-  for (const auto& [step, client] : running_) {
-    if (client == link.get()) rendezvous_.abort(step, "the client has gone");
+  for (const auto& [step, running] : running_) {
+    if (running.link == link.get())
+      rendezvous_.abort(step, {StepStatus::Code::kAborted, "the client has gone"});
   }
+}
+
+void Worker::forget_feeds(const std::shared_ptr<StepLink>& link, uint64_t step) {
+  const MutexLock lock(mutex_);
+  if (const auto found = feeds_.find(link.get()); found != feeds_.end()) found->second.erase(step);
 }
 
 void Worker::run_step(const std::shared_ptr<StepLink>& link, const StepFrame& request,
                       std::map<uint32_t, at::Tensor> feeds) {
   StepStatus status;
-  std::vector<at::Tensor> results;
   std::shared_ptr<Registered> part;
   try {
     {
       const MutexLock lock(mutex_);
       const auto found = registered_.find(request.handle);
       if (found == registered_.end())
-        raise<PeerLost>("{} does not know what it is to run: it was started again", self_.task());
+        raise<PeerLost>("{} does not know what it is to run: it, or the session's master, was started again",
+                        self_.task());
       part = found->second;
+      running_[request.step].session = part->session;
     }
+    Exchange exchange(*this, *part, request.step);
+    exchange.check();  // feeds may have been too large
     std::vector<at::Tensor> given;
     for (auto& [key, feed] : feeds) {
       if (key != given.size()) raise<InvalidArgument>("the feeds of a step are not complete");
       given.push_back(std::move(feed));
     }
-    Exchange exchange(*this, *part, request.step);
-    results = part->executor->run(given, &exchange);
+    const auto results = part->executor->run(given, &exchange);
+    for (uint32_t i = 0; i < results.size(); ++i)
+      link->send({.kind = StepFrame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
   } catch (const std::exception& error) {
     status = StepStatus::of(error);
     if (part) part->container->replicas().end_run(request.step);
   }
   try {
-    if (status.ok()) {
-      for (uint32_t i = 0; i < results.size(); ++i)
-        link->send({.kind = StepFrame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
-    }
     link->send({.kind = StepFrame::Kind::kDone,
                 .key = static_cast<uint32_t>(status.code),
                 .step = request.step,
@@ -254,13 +274,18 @@ void Worker::run_step(const std::shared_ptr<StepLink>& link, const StepFrame& re
   running_.erase(request.step);
 }
 
-std::shared_ptr<StepLink> Worker::link_to(const runtime::Peer& peer) {
+std::shared_ptr<StepLink> Worker::link_to(const runtime::Peer& peer, const StepLink::Check& check) {
   {
     const MutexLock lock(mutex_);
     if (stopping_) throw Aborted("stopping");
-    if (const auto found = outgoing_.find(peer.local_name()); found != outgoing_.end()) return found->second;
+    const auto found = outgoing_.find(peer.local_name());
+    if (found != outgoing_.end() && !found->second->is_closed()) return found->second;
+    // What was lent to a task that has gone, or was started again, comes back with its link.
+    std::erase_if(outgoing_, [](const auto& other) { return other.second->is_closed(); });
   }
-  auto link = connect_to(endpoint_, memory_, peer, kPeerChannel, Deadline::after(kConnectTimeout));
+  auto link =
+      connect_to(endpoint_, memory_, peer,
+                 {.kind = kPeerChannel, .deadline = Deadline::after(kConnectTimeout), .check = check});
   const MutexLock lock(mutex_);
   if (stopping_) throw Aborted("stopping");
   // Whoever was faster: values of one step may go over two links.
@@ -275,20 +300,26 @@ void Worker::take_back() {
   }
 }
 
-void Worker::forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link) {
+void Worker::expect_part(uint64_t session, uint64_t transfer) {
   const MutexLock lock(mutex_);
-  const auto found = outgoing_.find(peer.local_name());
-  if (found != outgoing_.end() && found->second == link) outgoing_.erase(found);
+  if (stopping_) return;
+  sessions_[session].insert(transfer);
+}
+
+void Worker::check_session(uint64_t session) const {
+  if (stopping_ || !sessions_.contains(session)) throw Aborted("the session has ended");
 }
 
 void Worker::add_part(uint64_t session, const runtime::Register& request, Deadline deadline) {
-  const Graph graph = receive_graph(request.graph(), request.transfer(), rendezvous_, deadline);
+  const Graph graph = receive_graph(request.transfer(), rendezvous_, deadline);
   const Signature signature = signature_of(request.signature(), graph);
   auto part = std::make_shared<Registered>();
   part->session = session;
   for (const auto& peer : request.peers()) part->peers.emplace(peer.number(), peer);
   {
     const MutexLock lock(mutex_);
+    check_session(session);
+    sessions_.at(session).erase(request.transfer());
     auto& container = request.is_private() ? private_containers_[session] : containers_[request.container()];
     if (!container) container = std::make_shared<Container>();
     part->container = container;
@@ -305,6 +336,7 @@ void Worker::add_part(uint64_t session, const runtime::Register& request, Deadli
   }
   part->executor = std::make_unique<Executor>(std::move(program), &memory_.tensors());
   const MutexLock lock(mutex_);
+  check_session(session);
   registered_[request.handle()] = std::move(part);
 }
 
@@ -312,6 +344,16 @@ void Worker::end_session(uint64_t session) {
   std::set<std::shared_ptr<Container>> containers;  // that it has used
   {
     const MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) return;  // a client's, of the master
+    for (const uint64_t transfer : found->second)
+      rendezvous_.abort(transfer, {StepStatus::Code::kAborted, "the session has ended"});
+    sessions_.erase(found);
+    for (const auto& [step, running] : running_) {
+      if (running.session == session)
+        rendezvous_.abort(step, {StepStatus::Code::kPeerLost,
+                                 "the session has ended: its master, or the client, has gone"});
+    }
     std::erase_if(registered_, [&](const auto& entry) {
       if (entry.second->session != session) return false;
       containers.insert(entry.second->container);

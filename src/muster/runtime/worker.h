@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -47,15 +48,20 @@ class Worker {
   /// Where large tensors of graphs come in, keyed by their transfers.
   Rendezvous& rendezvous() { return rendezvous_; }
 
-  /// Keeps a part of a graph for a session (the number of a master's stream) until that ends. Blocks for the
-  /// part's large tensors, until the deadline. Throws InvalidArgument for a part that makes no sense.
+  /// A master's session (the number of its stream) will add a part, whose graph comes under this transfer.
+  /// The session is known from the first one on. Does not block.
+  void expect_part(uint64_t session, uint64_t transfer);
+
+  /// Keeps that part until the session ends. Blocks for its graph, until the deadline. Throws InvalidArgument
+  /// for a part that makes no sense, Aborted when the session has ended.
   void add_part(uint64_t session, const runtime::Register& request, Deadline deadline);
 
-  /// Forgets what was registered for the session, and the variables that are its own.
+  /// Forgets what was registered for the session, and the variables that are its own; its steps are aborted.
   void end_session(uint64_t session);
 
-  /// A data link to another task, kept for the next time. Throws PeerLost, DeadlineExceeded.
-  std::shared_ptr<StepLink> link_to(const runtime::Peer& peer);
+  /// A data link to another task, kept for the next time. `check` is called now and then and may throw.
+  /// Throws PeerLost, DeadlineExceeded.
+  std::shared_ptr<StepLink> link_to(const runtime::Peer& peer, const StepLink::Check& check = {});
 
   void stop();
 
@@ -68,15 +74,22 @@ class Worker {
     std::map<uint32_t, runtime::Peer> peers;  // by their numbers
   };
 
+  // A step that runs: who has asked for it, and whose part it runs once that is known.
+  struct Running {
+    const StepLink* link = nullptr;
+    uint64_t session = 0;
+  };
+
   class Exchange;
 
+  void check_session(uint64_t session) const MUSTER_REQUIRES(mutex_);
   void accept_links();
   void open(const std::string& name, Connection connection);
   void take_back();
   void read(const std::shared_ptr<StepLink>& link, const std::string& name);
+  void forget_feeds(const std::shared_ptr<StepLink>& link, uint64_t step);
   void run_step(const std::shared_ptr<StepLink>& link, const StepFrame& request,
                 std::map<uint32_t, at::Tensor> feeds);
-  void forget_link(const runtime::Peer& peer, const std::shared_ptr<StepLink>& link);
 
   const Options options_;
   TaskMemory memory_;
@@ -91,10 +104,12 @@ class Worker {
   std::map<uint64_t, std::shared_ptr<Container>> private_containers_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<StepLink>> outgoing_ MUSTER_GUARDED_BY(mutex_);  // by local name
   std::vector<std::weak_ptr<StepLink>> incoming_ MUSTER_GUARDED_BY(mutex_);
-  // Steps that run, with the links that asked for them and, while they are collected, their feeds.
+  std::map<uint64_t, std::set<uint64_t>> sessions_
+      MUSTER_GUARDED_BY(mutex_);  // with the transfers that they wait for
+  // Feeds that are collected, by link and step.
   std::map<const StepLink*, std::map<uint64_t, std::map<uint32_t, at::Tensor>>> feeds_
       MUSTER_GUARDED_BY(mutex_);
-  std::map<uint64_t, const StepLink*> running_ MUSTER_GUARDED_BY(mutex_);
+  std::map<uint64_t, Running> running_ MUSTER_GUARDED_BY(mutex_);
 
   WorkThreads threads_;  // the last: they use all of the above
 };
@@ -102,9 +117,15 @@ class Worker {
 /// What the names of clients' channels begin with; others are of tasks.
 constexpr const char* kClientChannel = "runtime/client/";
 
-/// A link to a task's data port, over the host's own socket and memory where it shares that with us. `kind`
-/// is what its name begins with. Throws PeerLost, DeadlineExceeded.
+struct ConnectOptions {
+  std::string kind;  ///< what the channel's name begins with
+  Deadline deadline;
+  StepLink::Check check;  ///< called now and then, may throw
+};
+
+/// A link to a task's data port, over the host's own socket and memory where it shares that with us. Throws
+/// PeerLost, DeadlineExceeded.
 std::shared_ptr<StepLink> connect_to(Endpoint& endpoint, TaskMemory& memory, const runtime::Peer& peer,
-                                     const std::string& kind, Deadline deadline);
+                                     const ConnectOptions& options);
 
 }  // namespace muster::detail
