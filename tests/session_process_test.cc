@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "server_processes.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,40 +29,8 @@ using testing::beside_self;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using testing::ProcessCluster;
+using testing::ServerProcesses;
 using testing::soon;
-
-// Tasks of the job "task", each a `muster server`.
-class Servers {
- public:
-  explicit Servers(int tasks) {
-    for (int i = 0; i < tasks; ++i) {
-      ports_.emplace_back("127.0.0.1");
-      cluster_ += fmt::format("{}127.0.0.1:{}", i == 0 ? "task=" : ",", ports_.back().port());
-    }
-    processes_.resize(static_cast<size_t>(tasks), -1);
-    for (int i = 0; i < tasks; ++i) start(i);
-  }
-
-  void start(int task) {
-    processes_[static_cast<size_t>(task)] =
-        cluster.start({.command = {beside_self("muster"), "server", "--cluster", cluster_, "--job", "task",
-                                   "--task", std::to_string(task)},
-                       .environment = {{"MUSTER_SECRET", "test"}, {"OMP_NUM_THREADS", "1"}}});
-    cluster.wait_for_output(process(task), "serving at " + target(task), soon());
-  }
-
-  int process(int task) const { return processes_[static_cast<size_t>(task)]; }
-  std::string target(int task) const {
-    return fmt::format("grpc://127.0.0.1:{}", ports_[static_cast<size_t>(task)].port());
-  }
-
-  ProcessCluster cluster;
-
- private:
-  std::vector<ReservedPort> ports_;
-  std::string cluster_;
-  std::vector<int> processes_;
-};
 
 // A variable on task 1, and much work there before anything comes back; `started` counts how often it began.
 struct LongWork {
@@ -111,7 +80,7 @@ std::string refusal_by(Function function) {
 }
 
 TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
-  Servers servers(2);
+  ServerProcesses servers(2);
   LongWork work(kEndless);
   Session session(servers.target(0), work.graph, {.secret = "test"});
   session.run({}, {}, {work.init});
@@ -132,7 +101,7 @@ TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
 }
 
 TEST(SessionProcesses, AServerThatStandsStillHoldsNobodyBeyondTheTimeOfARun) {
-  Servers servers(2);
+  ServerProcesses servers(2);
   LongWork work(1);
   Session session(servers.target(0), work.graph, {.secret = "test", .timeout = 2s});
   session.run({}, {}, {work.init});
@@ -146,7 +115,7 @@ TEST(SessionProcesses, AServerThatStandsStillHoldsNobodyBeyondTheTimeOfARun) {
 
 // The step that it asked for ends with it, so that the server can be stopped at once.
 TEST(SessionProcesses, AClientThatDiesLeavesNothingBehind) {
-  Servers servers(2);
+  ServerProcesses servers(2);
   const int client =
       servers.cluster.start({.command = {testing::self_path(), "--task-main=long-work", servers.target(0)},
                              .environment = {{"MUSTER_SECRET", "test"}}});
