@@ -142,7 +142,8 @@ class GraphWriter {
       raise<InvalidArgument>("{} can't be saved: its tensor is of type {}", node.describe(),
                              c10::toString(tensor.scalar_type()));
     for (const int64_t size : tensor.sizes()) proto.add_sizes(size);
-    const at::Tensor contiguous = tensor.contiguous();
+    // Bytes tell nothing of a conjugation or a sign that libtorch has put off.
+    const at::Tensor contiguous = tensor.resolve_conj().resolve_neg().contiguous();
     if (contiguous.nbytes() > kLargeTensor) {
       proto.set_outside(static_cast<uint32_t>(saved_.tensors.size()));
       saved_.tensors.push_back(contiguous);

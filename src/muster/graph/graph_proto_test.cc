@@ -117,6 +117,28 @@ TEST(GraphProto, SizesOfSeveralBatchesStayWhatTheyAre) {
   EXPECT_FALSE(read.output("y").shape().known()) << "a list of numbers can't say it";
 }
 
+// conj() and imag() of it change no element: libtorch notes on the tensor what is left to do.
+TEST(GraphProto, ConstantsThatLibtorchConjugatesLaterAreWrittenConjugated) {
+  for (const int64_t size : {3, 2000}) {  // in the message, and beside it
+    torch::manual_seed(1);
+    const torch::Tensor conjugated = torch::conj(torch::rand({size}, torch::kComplexDouble));
+    const torch::Tensor negative = torch::imag(torch::conj(torch::rand({size}, torch::kComplexDouble)));
+    ASSERT_TRUE(conjugated.is_conj());
+    ASSERT_TRUE(negative.is_neg());
+    Graph graph;
+    graph.constant(conjugated, "conjugated");
+    graph.constant(negative, "negative");
+    const SavedGraph saved = to_proto(graph);
+    const Graph read = from_proto(saved.proto, saved.tensors);
+    const auto value_of = [&read](const char* name) {
+      return read.find(name).get()->arguments[0].value().toTensor();
+    };
+    EXPECT_TRUE(value_of("conjugated").equal(conjugated.resolve_conj())) << size;
+    EXPECT_TRUE(value_of("negative").equal(negative.resolve_neg())) << size;
+    for (const auto& tensor : saved.tensors) EXPECT_FALSE(tensor.is_conj() || tensor.is_neg()) << size;
+  }
+}
+
 TEST(GraphProto, FilesAreReplacedWhole) {
   const std::string folder = ::testing::TempDir() + "graph_file_test_" + std::to_string(getpid());
   std::filesystem::create_directory(folder);
