@@ -92,6 +92,13 @@ bool is_secretly_impure(const std::string& name) {
                      [&name](const char* part) { return name.find(part) != std::string::npos; });
 }
 
+// Only of libtorch's own operators it is known which ones are pure.
+bool is_of_libtorch(const std::string& name) {
+  constexpr std::array kNamespaces = {"aten::", "prim::", "prims::"};
+  return std::any_of(kNamespaces.begin(), kNamespaces.end(),
+                     [&name](const char* each) { return name.starts_with(each); });
+}
+
 c10::OperatorName parse_name(const std::string& name) {
   const size_t dot = name.find('.', name.find("::") == std::string::npos ? 0 : name.find("::"));
   return dot == std::string::npos ? c10::OperatorName(name, "")
@@ -152,15 +159,15 @@ Operator::Operator(std::string name, c10::FunctionSchema schema, OperatorKind ki
 Operator::Operator(c10::OperatorHandle handle)
     : name_(full_name(handle.operator_name())),
       schema_(std::shared_ptr<const c10::FunctionSchema>(), &handle.schema()),
-      is_pure_(!handle.hasTag(at::Tag::nondeterministic_seeded) && !handle.schema().is_mutable() &&
-               !is_secretly_impure(name_)),
+      is_pure_(is_of_libtorch(name_) && !handle.hasTag(at::Tag::nondeterministic_seeded) &&
+               !handle.schema().is_mutable() && !is_secretly_impure(name_)),
       handle_(handle) {}
 
 Operator::Operator(std::string name, c10::FunctionSchema schema,
                    std::function<void(torch::jit::Stack&)> operation)
     : name_(std::move(name)),
       schema_(std::make_shared<const c10::FunctionSchema>(std::move(schema))),
-      is_pure_(!schema_->is_mutable()),
+      is_pure_(is_of_libtorch(name_) && !schema_->is_mutable()),
       operation_(std::move(operation)) {}
 
 bool Operator::gives_list() const {

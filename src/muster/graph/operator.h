@@ -66,7 +66,8 @@ class Operator {
   OperatorKind kind() const { return kind_; }
   const c10::FunctionSchema& schema() const { return *schema_; }
 
-  /// Whether it gives the same results for the same arguments, and does nothing else.
+  /// Whether it gives the same results for the same arguments, and does nothing else. Operators that are not
+  /// libtorch's own are never presumed to be so.
   bool is_pure() const { return is_pure_; }
 
   /// Whether it gives a list of tensors, each of which is a result of its node.

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include "muster/error.h"
@@ -198,6 +199,129 @@ TEST(Session, RandomNodesAreRunEachTimeAndNotShared) {
   EXPECT_FALSE(first[2].equal(first[3]));
   EXPECT_FALSE(first[0].equal(second[0]));
   EXPECT_FALSE(first[2].equal(second[2]));
+}
+
+// Operators of a library of the tests' own. Libtorch is told nothing of them but their arguments.
+std::atomic<int> calls_of_next{0};
+std::atomic<int> calls_of_scaled{0};
+
+torch::Tensor next_number(const torch::Tensor& x) {
+  return x + ++calls_of_next;
+}
+
+torch::Tensor scaled(const torch::Tensor& x) {
+  ++calls_of_scaled;
+  return x * 3;
+}
+
+struct ScaledFunction : torch::autograd::Function<ScaledFunction> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, const torch::Tensor& x) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return c10::Dispatcher::singleton()
+        .findSchemaOrThrow("muster_session_test::scaled", "")
+        .typed<torch::Tensor(const torch::Tensor&)>()
+        .call(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0] * 3};
+  }
+};
+
+torch::Tensor scaled_with_gradient(const torch::Tensor& x) {
+  return ScaledFunction::apply(x);
+}
+
+TORCH_LIBRARY(muster_session_test, library) {
+  library.def("next(Tensor x) -> Tensor");
+  library.def("scaled(Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(muster_session_test, CPU, library) {
+  library.impl("next", next_number);
+  library.impl("scaled", scaled);
+}
+TORCH_LIBRARY_IMPL(muster_session_test, Autograd, library) {
+  library.impl("scaled", scaled_with_gradient);
+}
+
+TEST(Session, OperatorsOfTheUsersLibraryRunWheneverTheGraphSaysSo) {
+  Graph graph;
+  const Output x = graph.constant(torch::zeros({1}));
+  const Output first = graph.add("muster_session_test::next", {x}).output();
+  const Output second = graph.add("muster_session_test::next", {x}).output();
+  Session session("local", graph);
+  for (int run = 0; run < 3; ++run) {
+    calls_of_next = 10 * run;
+    const auto results = session.run({first, second});
+    EXPECT_EQ(calls_of_next, 10 * run + 2) << "neither folded nor shared";
+    EXPECT_EQ(results[0].item<float>() + results[1].item<float>(), static_cast<float>(20 * run + 3));
+  }
+}
+
+TEST(Session, OperatorsOfTheUsersLibraryHaveTheirOwnDerivatives) {
+  Graph graph;
+  const Output w = graph.variable("w", torch::ones({2}));
+  const Output y = graph.add("muster_session_test::scaled", {w}).output();
+  const Output d = gradients({ops::sum(ops::mul(y, y))}, {w}).front();
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  for (int run = 0; run < 2; ++run) {
+    calls_of_scaled = 0;
+    const auto results = session.run({y, d});
+    EXPECT_TRUE(results[0].equal(torch::full({2}, 3.F)));
+    EXPECT_TRUE(results[1].equal(torch::full({2}, 18.F)));
+    EXPECT_EQ(calls_of_scaled, 1);
+  }
+}
+
+// How often libtorch calls an operator of this name while it lives, from any thread.
+class CallsOf {
+ public:
+  explicit CallsOf(std::string name) {
+    name_ = std::move(name);
+    count_ = 0;
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                                                   -> std::unique_ptr<at::ObserverContext> {
+                                      if (name_ == function.name()) ++count_;
+                                      return nullptr;
+                                    }).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~CallsOf() { at::removeCallback(handle_); }
+  CallsOf(const CallsOf&) = delete;
+  CallsOf& operator=(const CallsOf&) = delete;
+
+  int count() const { return count_; }
+
+ private:
+  static inline std::string name_;  // static: libtorch calls a function without a state
+  static inline std::atomic<int> count_ = 0;
+  at::CallbackHandle handle_ = 0;
+};
+
+TEST(Session, SimplifyingComputesConstantsOnceAndTheSameOnce) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {4});
+  const Output folded = ops::relu(graph.constant(torch::ones({4})));
+  const Output left = ops::tanh(ops::mul(x, folded));
+  const Output right = ops::tanh(ops::mul(x, folded));
+  const Output y = ops::add(left, right);
+  const torch::Tensor input = torch::rand({4});
+  for (const bool fold : {true, false}) {
+    for (const bool share : {true, false}) {
+      Session session("local", graph, {.fold_constants = fold, .share_subexpressions = share});
+      session.run({y}, {{x, input}});  // which compiles it
+      {
+        const CallsOf relu("aten::relu");
+        session.run({y}, {{x, input}});
+        EXPECT_EQ(relu.count(), fold ? 0 : 1);
+      }
+      for (const char* name : {"aten::tanh", "aten::mul"}) {
+        const CallsOf calls(name);
+        session.run({y}, {{x, input}});
+        EXPECT_EQ(calls.count(), share ? 1 : 2) << name;
+      }
+    }
+  }
 }
 
 TEST(Session, SimplifyingChangesNoResult) {
