@@ -241,6 +241,10 @@ class Graph {
   /// The device of a new node is what a function of the node says, for example replica_device_setter().
   Scope with_device(DeviceFunction device);
 
+  /// New nodes are placed where this node is. Devices of outer scopes do not count for them; one of an inner
+  /// scope must fit the task where this node is, or a session refuses to run them, unless placement is soft.
+  Scope colocate_with(const Node& node);
+
   /// New nodes run after these.
   Scope control_dependencies(std::vector<Node> nodes);
 

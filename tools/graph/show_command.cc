@@ -41,7 +41,7 @@ bool ShowCommand::chosen() const {
 namespace {
 
 // "loss: (aten::mean): /job:worker: float32 [] <- relu:0, ^init"
-std::string line_of(const GraphNode& node) {
+std::string line_of(const GraphNode& node, PlacingNodes& placing_nodes) {
   std::vector<std::string> results;
   for (const auto& output : node.outputs) results.push_back(describe(output));
   std::vector<std::string> inputs;
@@ -50,7 +50,7 @@ std::string line_of(const GraphNode& node) {
     if (node.op->writes(i)) inputs.push_back("&" + node.arguments[i].outputs().front().get()->name);
   }
   for (const auto* before : node.control) inputs.push_back("^" + before->name);
-  const std::string& device = placing_node(node).device;
+  const std::string& device = placing_nodes.of(node).device;
   std::string line =
       fmt::format("{}: ({}): {}", node.name, node.op->name(), device.empty() ? "any device" : device);
   if (!results.empty()) line += fmt::format(": {}", fmt::join(results, ", "));
@@ -62,14 +62,15 @@ std::string line_of(const GraphNode& node) {
 
 int ShowCommand::run() const {
   const Graph graph = Graph::load(impl_->file);
+  PlacingNodes placing_nodes;
   if (impl_->drawing.asked_for()) {
     std::vector<PlacedNode> nodes;
-    for (const auto& node : graph.data().nodes) nodes.push_back({&node, placing_node(node).device});
+    for (const auto& node : graph.data().nodes) nodes.push_back({&node, placing_nodes.of(node).device});
     impl_->drawing.draw(nodes, "any device");
     return 0;
   }
   std::string text;
-  for (const auto& node : graph.data().nodes) text += line_of(node);
+  for (const auto& node : graph.data().nodes) text += line_of(node, placing_nodes);
   impl_->drawing.write(text);
   return 0;
 }

@@ -202,6 +202,7 @@ GraphNode& GraphData::make(OperatorPtr op, std::string_view name, bool is_name_g
   if (!file) file = std::make_shared<const std::string>(made_at.file_name());
   node.where = {file, made_at.line()};
   node.control = control;
+  node.beside = beside;
   names.emplace(node.name, &node);
   // A variable's device may depend on its size, which is not known yet.
   if (node.op->kind() != OperatorKind::kVariable) set_device(node);
@@ -503,6 +504,16 @@ Scope Graph::with_device(DeviceFunction device) {
   auto* data = data_.get();
   data->devices.push_back(std::move(device));
   return Scope([data] { data->devices.pop_back(); });
+}
+
+Scope Graph::colocate_with(const Node& node) {
+  auto* data = data_.get();
+  check_same_graph(*data, node, "colocate_with");
+  GraphNode* const outer = std::exchange(data->beside, node.get());
+  return Scope([data, outer, devices = std::exchange(data->devices, {})] {
+    data->beside = outer;
+    data->devices = devices;
+  });
 }
 
 Scope Graph::control_dependencies(std::vector<Node> nodes) {

@@ -48,7 +48,8 @@ struct GraphNode {
   std::vector<Argument> arguments;  ///< one for each of the schema's
   std::vector<GraphNode*> control;  ///< nodes that run before it
   std::string device;               ///< as it was asked for
-  GraphNode* colocated = nullptr;   ///< a node whose device it shares
+  GraphNode* colocated = nullptr;   ///< a node that it belongs to, and whose device it has instead of its own
+  GraphNode* beside = nullptr;      ///< a node that it was asked to be with; its own device must fit there
   int32_t depth = 0;   ///< how often the longest way to it goes from task to task (partitioner.h)
   int64_t filler = 0;  ///< not 0: it runs with others of this number, when its task has nothing else to do
   SourceLine where;
@@ -89,6 +90,7 @@ struct GraphData {
   std::string scope;  // "encoder/", or empty
   std::vector<DeviceFunction> devices;
   std::vector<GraphNode*> control;
+  GraphNode* beside = nullptr;
 
   /// A new node without a word of its arguments: Graph::add() and the functions of Graph check them.
   GraphNode& make(OperatorPtr op, std::string_view name, bool is_name_given, std::source_location where);

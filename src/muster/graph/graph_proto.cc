@@ -76,6 +76,7 @@ class GraphWriter {
     proto.set_filler(node.filler);
     if (node.op->gives_list()) proto.set_listed(static_cast<uint32_t>(node.outputs.size()));
     if (node.colocated != nullptr) proto.set_colocated(static_cast<uint32_t>(node.colocated->id) + 1);
+    if (node.beside != nullptr) proto.set_beside(static_cast<uint32_t>(node.beside->id) + 1);
     if (node.where.file) proto.set_file(*node.where.file);
     proto.set_line(node.where.line);
   }
@@ -238,11 +239,13 @@ class GraphReader {
     std::vector<GraphNode*> control;
     for (const uint32_t id : proto.control()) control.push_back(&node_at(id));
     GraphNode* colocated = proto.colocated() == 0 ? nullptr : &node_at(proto.colocated() - 1);
+    GraphNode* beside = proto.beside() == 0 ? nullptr : &node_at(proto.beside() - 1);
 
     GraphNode& node = data_.make(op, proto.name(), /*is_name_given=*/true, std::source_location());
     node.arguments = std::move(matched.arguments);
     node.control = std::move(control);
     node.colocated = colocated;
+    node.beside = beside;
     node.device = proto.device();
     node.depth = proto.depth();
     node.filler = proto.filler();

@@ -45,7 +45,7 @@ Graph rich_graph() {
   const Output loss = ops::mean(ops::mul(viewed, viewed));
   const auto after = graph.control_dependencies({graph.assign(small, ops::mul(small, 2))});
   minimize(optim::Adam({.lr = 0.01}), loss, graph.placeholder("lr", at::kFloat, {}));
-  graph.read(w);
+  const auto beside = graph.colocate_with(graph.read(w));
   ops::einsum("ij,jk->ik", {x, small});
   ops::full(graph, {2}, c10::complex<double>(1, 2), at::kComplexDouble);
   graph.group({loss});
@@ -207,6 +207,11 @@ TEST(GraphProto, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(refusal_after([&](auto& p) { node_named(p, "matmul").add_control(last(p)); }),
               HasSubstr("does not come before"));
   EXPECT_THAT(refusal_after([&](auto& p) { node_named(p, "matmul").set_colocated(last(p) + 5); }),
+              HasSubstr("does not come before"));
+  EXPECT_THAT(refusal_after([](auto& p) {  // with itself
+                for (int i = 0; i < p.nodes_size(); ++i)
+                  p.mutable_nodes(i)->set_beside(static_cast<uint32_t>(i) + 1);
+              }),
               HasSubstr("does not come before"));
   EXPECT_THAT(refusal_after([](auto& p) { node_named(p, "matmul").mutable_arguments(0)->clear_kind(); }),
               HasSubstr("an argument is empty"));

@@ -28,6 +28,7 @@
 #include "muster/base/task_name.h"
 #include "muster/graph/gradients.h"
 #include "muster/graph/pipeline_schedule.h"
+#include "muster/graph/placer.h"
 
 namespace muster {
 
@@ -72,11 +73,13 @@ class PipelineBuilder {
         nodes_(nodes_behind(loss)) {}
 
   Pipeline build(const optim::Optimizer& optimizer, const Output& lr) {
-    const Scope restored(
-        [this, scope = std::exchange(graph_.scope, ""), devices = std::exchange(graph_.devices, {})] {
-          graph_.scope = scope;
-          graph_.devices = devices;
-        });
+    const Scope restored([this, scope = std::exchange(graph_.scope, ""),
+                          devices = std::exchange(graph_.devices, {}),
+                          beside = std::exchange(graph_.beside, nullptr)] {
+      graph_.scope = scope;
+      graph_.devices = devices;
+      graph_.beside = beside;
+    });
     find_stages();
     split_batches();
     find_parameters();
@@ -142,10 +145,6 @@ class PipelineBuilder {
     return {&made, 0};
   }
 
-  static const std::string& own_device(const GraphNode& node) {
-    return node.colocated != nullptr ? own_device(*node.colocated) : node.device;
-  }
-
   size_t stage_of(const std::string& device) {
     const auto found = std::find(stages_.begin(), stages_.end(), device);
     if (found == stages_.end()) stages_.push_back(device);
@@ -162,7 +161,7 @@ class PipelineBuilder {
         depends = true;
         if (!is_of_batches(*input.get())) latest = std::max(latest.value_or(0), stage_of_.at(input.get()));
       });
-      std::string device = own_device(*node);
+      std::string device = placing_nodes_.of(*node).device;
       if (depends) depends_.insert(node);
       if (device.empty() && latest) device = stages_[*latest];
       if (depends && !is_of_batches(*node)) stage_of_[node] = stage_of(device);
@@ -435,7 +434,9 @@ class PipelineBuilder {
       for (const auto& [key, contributions] : contributions_) {
         if (key.first != variable.get()->id) continue;
         const Output sum = summed(variable, contributions);
-        total = total.defined() ? add("aten::add.Tensor", {total, sum}, own_device(*variable.get())) : sum;
+        total = total.defined()
+                    ? add("aten::add.Tensor", {total, sum}, placing_nodes_.of(*variable.get()).device)
+                    : sum;
       }
       all.push_back(total);
     }
@@ -456,6 +457,7 @@ class PipelineBuilder {
   std::map<GraphNode*, Output> parts_;                     // of placeholders: all micro-batches
   std::vector<Output> variables_;
   std::vector<ParameterUser> users_;
+  detail::PlacingNodes placing_nodes_;
   Output scale_;
   std::vector<Copy> copies_;
   int64_t filler_ = 0;  // what is made now belongs to

@@ -22,6 +22,20 @@ TaskName full_name(const TaskName& task) {
   return full;
 }
 
+// The node that says where this one is, or says who says so; null: it does so itself.
+const GraphNode* next_of(const GraphNode& node) {
+  if (node.colocated != nullptr) return node.colocated;
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    if (node.op->writes(i)) return node.arguments[i].outputs().front().get();
+  }
+  return node.beside;
+}
+
+// Whether it is where it is because somebody asked for it, and not because it belongs there.
+bool is_placed_beside(const GraphNode& node) {
+  return node.beside != nullptr && node.colocated == nullptr && next_of(node) == node.beside;
+}
+
 class Placer {
  public:
   explicit Placer(const PlacementOptions& options) : options_(options) {
@@ -31,13 +45,25 @@ class Placer {
 
   // Many nodes have the same few devices.
   int32_t place(const GraphNode& node) {
-    const GraphNode& owner = placing_node(node);
+    const GraphNode& owner = placing_nodes_.of(node);
     const auto [found, is_new] = known_.emplace(owner.device, -1);
     if (is_new) found->second = choose(owner);
-    return found->second;
+    const int32_t task = found->second;
+    if (!node.device.empty() && is_placed_beside(node)) check_fits(node, owner, task);
+    return task;
   }
 
  private:
+  void check_fits(const GraphNode& node, const GraphNode& owner, int32_t task) const {
+    const TaskName& found = full_names_[static_cast<size_t>(task)];
+    if (options_.soft || TaskName::parse(node.device).matches(found)) return;
+    raise<InvalidArgument>(
+        "{} is placed on {}, and colocated with {}, which is placed on {}{}: change one of the devices, or "
+        "leave the first one out",
+        node.describe(), node.device, owner.describe(), owner.device.empty() ? "any task" : owner.device,
+        owner.device == found.to_string() ? "" : fmt::format(", that is on {}", found.to_string()));
+  }
+
   int32_t choose(const GraphNode& node) const {
     TaskName device = TaskName::parse(node.device);
     int32_t found = first_match(device);
@@ -69,6 +95,7 @@ class Placer {
   const PlacementOptions& options_;
   std::vector<TaskName> full_names_;
   std::unordered_map<std::string, int32_t> known_;  // by device
+  PlacingNodes placing_nodes_;
 };
 
 }  // namespace
@@ -77,12 +104,21 @@ std::string GraphPlacement::device(const GraphNode& node) const {
   return full_name(tasks_[task(node)]).to_string();
 }
 
-const GraphNode& placing_node(const GraphNode& node) {
-  if (node.colocated != nullptr) return placing_node(*node.colocated);
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    if (node.op->writes(i)) return placing_node(*node.arguments[i].outputs().front().get());
+// A node is made after those that it refers to: so it is in the messages that are read, too.
+const GraphNode& PlacingNodes::of(const GraphNode& node) {
+  std::vector<const GraphNode*> passed;
+  const GraphNode* last = &node;
+  while (const GraphNode* next = next_of(*last)) {
+    MUSTER_CHECK(next->id < last->id, "{} is placed by a later node", last->describe());
+    if (const auto found = found_.find(last); found != found_.end()) {
+      last = found->second;
+      break;
+    }
+    passed.push_back(last);
+    last = next;
   }
-  return node;
+  for (const auto* each : passed) found_.emplace(each, last);
+  return *last;
 }
 
 GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options) {

@@ -3,15 +3,18 @@
 // Which task runs which node. A node's device may name its task, a part of its name, or nothing: it goes to
 // the default task where that one fits, and to the first that fits otherwise. A node that belongs to another
 // one (what changes a variable, or reads it, and the derivative of a node) is where that one is, whatever
-// device it was made with.
+// device it was made with. A node that was asked to be with another one (Graph::colocate_with) is there too,
+// and a device of its own must fit that task.
 //
 //   GraphPlacement placement = place(nodes, {.tasks = tasks, .default_task = 0});
 //   placement.task(node);
 //
-// Pure functions. Throws InvalidArgument where no task fits: it names the node, its device and the tasks.
+// Pure functions. Throws InvalidArgument where no task fits: it names the node, its device and the tasks, or
+// the other node and its device.
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "muster/base/task_name.h"
@@ -42,8 +45,16 @@ class GraphPlacement {
   std::vector<int32_t> of_node_;  // by their numbers; -1 for those that were not placed
 };
 
-/// The node whose device says where this one is: itself, or the one that it belongs to.
-const GraphNode& placing_node(const GraphNode& node);
+/// Finds the node whose device says where another one is: the node itself, or the last of those that it
+/// belongs to, or was asked to be with, one after the other. What was found is kept, so that the nodes of a
+/// long chain cost no more than its length together.
+class PlacingNodes {
+ public:
+  const GraphNode& of(const GraphNode& node);
+
+ private:
+  std::unordered_map<const GraphNode*, const GraphNode*> found_;
+};
 
 GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options);
 
