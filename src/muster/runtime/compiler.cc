@@ -54,7 +54,10 @@ void Compiler::collect() {
     if (const auto feed = feed_slots_.find(key_of(output)); feed != feed_slots_.end())
       program_.feeds[feed->second].is_used = true;
   };
-  for (const auto& fetch : signature_.fetches) use(fetch);
+  for (const auto& fetch : signature_.fetches) {
+    use(fetch);
+    fetched_.insert(key_of(fetch));
+  }
   for (const auto* node : nodes_) node->each_input(use);
 }
 
@@ -179,12 +182,11 @@ Source Compiler::leaf_of(const Output& output, int64_t region) {
   const auto key = std::pair(key_of(output), region);
   if (const auto found = leaves_.find(key); found != leaves_.end())
     return {Source::Kind::kSlot, found->second};
-  const bool is_wanted = std::any_of(passes_.begin(), passes_.end(), [&](const auto& entry) {
-    return entry.second.region == region && entry.second.wanted.contains(key_of(output));
-  });
+  const auto& passes = passes_of_region_.at(region);
+  const bool is_wanted = std::any_of(passes.begin(), passes.end(),
+                                     [&](const Pass* pass) { return pass->wanted.contains(key_of(output)); });
   const Source source = source_of(output);
-  const bool has_history = regions_.contains(output.get()->id) && !is_fed(output);
-  if (!is_wanted && !has_history) return source;
+  if (!is_wanted && !is_on_tape(output)) return source;
   Instruction& made = emit(InstructionKind::kLeaf, *output.get(), {source}, 1);
   made.on_tape = true;
   made.detail = is_wanted ? 1 : 0;
@@ -380,12 +382,12 @@ void Compiler::emit_call(InstructionKind kind, const GraphNode& node, bool takes
 }
 
 void Compiler::detach_fetches(const GraphNode& node) {
-  for (const auto& fetch : signature_.fetches) {
-    if (fetch.get() != &node || is_fed(fetch) || detached_.contains(key_of(fetch))) continue;
-    if (node.outputs[static_cast<size_t>(fetch.index())].type->kind() != c10::TypeKind::TensorType) continue;
-    Instruction& leaf = emit(InstructionKind::kLeaf, node, {source_of(fetch)}, 1);
+  for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
+    const Output output(const_cast<GraphNode*>(&node), i);
+    if (!fetched_.contains(key_of(output)) || !is_on_tape(output)) continue;
+    Instruction& leaf = emit(InstructionKind::kLeaf, node, {source_of(output)}, 1);
     leaf.on_tape = true;
-    detached_.emplace(key_of(fetch), leaf.result);
+    detached_.emplace(key_of(output), leaf.result);
   }
 }
 

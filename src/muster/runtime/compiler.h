@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -86,6 +87,11 @@ class Compiler {
   void each_slot(const Instruction& instruction, const Use& use) const;
 
   bool is_fed(const Output& output) const { return feed_slots_.contains(key_of(output)); }
+  // Whether a value has a history.
+  bool is_on_tape(const Output& output) const {
+    return regions_.contains(output.get()->id) && !is_fed(output) &&
+           info_of(output).type->kind() == c10::TypeKind::TensorType;
+  }
   static Key key_of(const Output& output) { return {output.get()->id, output.index()}; }
   static std::vector<Output> inputs_of(const GraphNode& node);
   static const GraphNode& forward_of(const GraphNode& gradient);
@@ -122,9 +128,11 @@ class Compiler {
   std::unordered_map<int64_t, int64_t> regions_;        // of nodes on tapes
   std::map<std::pair<int64_t, int64_t>, Pass> passes_;  // by call and region
   std::unordered_map<int64_t, Pass*> pass_of_node_;
+  std::unordered_map<int64_t, std::vector<const Pass*>> passes_of_region_;
   std::unordered_map<int64_t, std::vector<c10::IValue>> constants_;  // results of nodes that were folded
   std::unordered_map<int64_t, const GraphNode*> same_;  // nodes that compute what an earlier one does
   std::map<Key, uint32_t> feed_slots_;
+  std::set<Key> fetched_;
   std::unordered_map<int64_t, uint32_t> slots_;  // of each node's first output
   std::map<std::pair<Key, int64_t>, uint32_t> leaves_;
   std::map<Key, uint32_t> detached_;  // slots of fetches that are on a tape

@@ -2,55 +2,108 @@
 // (program.h).
 
 #include <algorithm>
-#include <iterator>
+#include <bit>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
+#include "muster/base/error.h"
 #include "muster/runtime/compiler.h"
 
 namespace muster::detail {
 
-void Compiler::form_blocks(std::vector<Unit>& units) {
-  // Which values of other tasks each unit needs, as numbers of sets. The empty one is the first.
-  std::vector<std::vector<uint32_t>> sets = {{}};
-  std::map<std::vector<uint32_t>, uint32_t> numbers = {{{}, 0}};
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> unions;
-  const auto number_of_set = [&](std::vector<uint32_t> set) {
-    const auto [found, is_new] = numbers.emplace(std::move(set), static_cast<uint32_t>(sets.size()));
-    if (is_new) sets.push_back(found->first);
-    return found->second;
-  };
-  const auto united = [&](uint32_t a, uint32_t b) {
+namespace {
+
+// Sets of the numbers 0, 1, ... Those with the same elements are the same set, and the empty one is 0. A set
+// is a tree, halved by its numbers, of which sets share what is alike in them: where a chain takes one value
+// more with each of its links, the next set costs a way through the tree, and not all that was taken so far.
+class NumberSets {
+ public:
+  using Set = uint32_t;
+
+  // For numbers below `limit`.
+  explicit NumberSets(size_t limit) {
+    while ((kLeaf << height_) < limit) ++height_;
+  }
+
+  Set of(size_t number) {
+    MUSTER_CHECK(number < kLeaf << height_, "there are more numbers than was said");
+    Set set = leaf(uint64_t{1} << (number % kLeaf));
+    for (size_t place = number / kLeaf, level = 0; level < height_; ++level, place /= 2)
+      set = place % 2 == 0 ? tree(set, 0) : tree(0, set);
+    return set;
+  }
+
+  Set united(Set a, Set b) {
     if (a == b || b == 0) return a;
     if (a == 0) return b;
-    const auto [found, is_new] = unions.emplace(std::minmax(a, b), 0);
-    if (is_new) {
-      std::vector<uint32_t> both;
-      std::set_union(sets[a].begin(), sets[a].end(), sets[b].begin(), sets[b].end(),
-                     std::back_inserter(both));
-      found->second = number_of_set(std::move(both));
-    }
-    return found->second;
+    const uint64_t key = key_of(std::min(a, b), std::max(a, b));
+    if (const auto found = unions_.find(key); found != unions_.end()) return found->second;
+    const Tree one = trees_[a];
+    const Tree other = trees_[b];
+    const Set made = one.bits != 0 ? leaf(one.bits | other.bits)
+                                   : tree(united(one.left, other.left), united(one.right, other.right));
+    unions_.emplace(key, made);
+    return made;
+  }
+
+  uint32_t size(Set set) const { return trees_[set].size; }
+  size_t count() const { return trees_.size(); }  // of sets, and parts of them
+
+ private:
+  static constexpr size_t kLeaf = 64;
+
+  struct Tree {
+    uint64_t bits = 0;  // of a leaf
+    Set left = 0;
+    Set right = 0;
+    uint32_t size = 0;
   };
+
+  static uint64_t key_of(Set a, Set b) { return (uint64_t{a} << 32) | b; }
+
+  Set leaf(uint64_t bits) {
+    const auto [found, is_new] = leaves_.emplace(bits, static_cast<Set>(trees_.size()));
+    if (is_new) trees_.push_back({.bits = bits, .size = static_cast<uint32_t>(std::popcount(bits))});
+    return found->second;
+  }
+
+  Set tree(Set left, Set right) {
+    const auto [found, is_new] = inner_.emplace(key_of(left, right), static_cast<Set>(trees_.size()));
+    if (is_new) trees_.push_back({.left = left, .right = right, .size = size(left) + size(right)});
+    return found->second;
+  }
+
+  size_t height_ = 0;
+  std::vector<Tree> trees_ = {{}};
+  std::unordered_map<uint64_t, Set> leaves_;
+  std::unordered_map<uint64_t, Set> inner_;
+  std::unordered_map<uint64_t, Set> unions_;
+};
+
+}  // namespace
+
+void Compiler::form_blocks(std::vector<Unit>& units) {
+  // Which values of other tasks each unit needs.
+  NumberSets sets(2 * units.size());
   // Receiving depends on nothing: it is what blocks wait for. What fills gaps is waited for likewise, and so is
   // its end, so that it has blocks of its own.
-  std::vector<uint32_t> needs(units.size(), 0);
+  std::vector<NumberSets::Set> needs(units.size(), 0);
   std::vector<int64_t> filler_of(units.size());
   for (const auto& unit : units) filler_of[unit.number] = has_peers_ ? unit.filler() : 0;
-  std::map<int64_t, uint32_t> fillers;         // the element of each; the next is that of its end
-  std::map<uint32_t, BlockUrgency> urgencies;  // of sets
+  std::map<int64_t, uint32_t> fillers;  // the element of each; the next is that of its end
+  std::map<NumberSets::Set, BlockUrgency> urgencies;
   uint32_t elements = 0;
   for (auto& unit : units) {
     uint32_t& mine = needs[unit.number];
     if (unit.is_receive()) {
-      mine = number_of_set({elements++});
+      mine = sets.of(elements++);
     } else if (const int64_t filler = filler_of[unit.number]; filler != 0) {
       const auto [found, is_new] = fillers.emplace(filler, elements);
       if (is_new) elements += 2;
-      mine = united(mine, number_of_set({found->second}));
+      mine = sets.united(mine, sets.of(found->second));
       urgencies[mine] = BlockUrgency::kFiller;
     } else if (unit.pass != nullptr) {
       urgencies.emplace(mine, BlockUrgency::kBackward);
@@ -59,26 +112,31 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
     for (const size_t follower : unit.followers) {
       uint32_t given = mine;
       if (const int64_t filler = filler_of[unit.number]; filler != 0 && filler_of[follower] != filler)
-        given = united(mine, number_of_set({fillers.at(filler) + 1}));
-      needs[follower] = united(needs[follower], given);
+        given = sets.united(mine, sets.of(fillers.at(filler) + 1));
+      needs[follower] = sets.united(needs[follower], given);
     }
   }
-  if (sets.size() == 1) {
+  if (elements == 0) {
     program_.blocks.resize(1);
     return;
   }
   // A block that another one needs, needs less: the smaller sets come first. Of the same size, the first.
-  std::vector<uint32_t> order(sets.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return sets[a].size() < sets[b].size(); });
-  std::vector<uint32_t> rank(sets.size());
+  std::vector<NumberSets::Set> order = {0};
+  for (const auto& unit : units) {
+    if (!unit.is_receive()) order.push_back(unit.block);
+  }
+  std::sort(order.begin(), order.end(), [&](NumberSets::Set a, NumberSets::Set b) {
+    return std::tuple(sets.size(a), a) < std::tuple(sets.size(b), b);
+  });
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  std::vector<uint32_t> rank(sets.count());
   for (uint32_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
   for (auto& unit : units) unit.block = unit.is_receive() ? 0 : rank[unit.block];
   std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
     return std::tuple(!a.is_receive(), a.block) < std::tuple(!b.is_receive(), b.block);
   });
-  program_.blocks.resize(sets.size());
+  // One block is what takes nothing from other tasks.
+  program_.blocks.resize(std::max<size_t>(order.size(), 2));
   for (const auto& [set, urgency] : urgencies) program_.blocks[rank[set]].urgency = urgency;
 }
 
@@ -90,15 +148,15 @@ void Compiler::connect_blocks(const std::vector<Unit>& units) {
   std::vector<const Unit*> by_number(units.size());
   for (const auto& unit : units) by_number[unit.number] = &unit;
   std::set<std::pair<uint32_t, uint32_t>> known;
+  std::set<std::pair<size_t, uint32_t>> waiting;  // for a value of another task
   size_t received = 0;
   for (const auto& unit : units) {
     for (const size_t number : unit.followers) {
       const Unit& follower = *by_number[number];
       if (follower.is_receive()) continue;
       if (unit.is_receive()) {
-        auto& waiting = program_.received[received].blocks;
-        if (std::find(waiting.begin(), waiting.end(), follower.block) != waiting.end()) continue;
-        waiting.push_back(follower.block);
+        if (!waiting.emplace(received, follower.block).second) continue;
+        program_.received[received].blocks.push_back(follower.block);
         ++program_.blocks[follower.block].missing;
       } else if (unit.block != follower.block && known.emplace(unit.block, follower.block).second) {
         program_.blocks[unit.block].followers.push_back(follower.block);

@@ -22,8 +22,10 @@ void Compiler::find_regions() {
   }
   if (!options_.join_gradients || !has_peers_) return;
   const auto root_of = [this](int64_t id) {
-    while (regions_.at(id) != id + 1) id = regions_.at(id) - 1;
-    return id;
+    int64_t root = id;
+    while (regions_.at(root) != root + 1) root = regions_.at(root) - 1;
+    while (id != root) id = std::exchange(regions_.at(id), root + 1) - 1;  // the way is short from now on
+    return root;
   };
   for (const auto* node : nodes_) {
     if (!regions_.contains(node->id)) continue;
@@ -42,7 +44,9 @@ void Compiler::form_passes() {
   for (const auto* node : nodes_) {
     if (node->op->kind() != OperatorKind::kGradient) continue;
     const int64_t region = regions_.at(forward_of(*node).id);
-    Pass& pass = passes_[{node->arguments[3].value().toInt(), region}];
+    const auto [found, is_new] = passes_.try_emplace({node->arguments[3].value().toInt(), region});
+    Pass& pass = found->second;
+    if (is_new) passes_of_region_[region].push_back(&pass);
     pass.region = region;
     pass.nodes.push_back(node);
     pass_of_node_[node->id] = &pass;
