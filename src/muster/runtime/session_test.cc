@@ -1,12 +1,17 @@
 #include "muster/session.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <filesystem>
 #include <string>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include "muster/error.h"
@@ -461,6 +466,59 @@ struct CountingImpl : torch::nn::Module {
   torch::Tensor calls;
 };
 TORCH_MODULE(Counting);
+
+TEST(Session, AnImportedModuleComputesWhatItDoesItself) {
+  torch::manual_seed(3);
+  torch::jit::Module inner("inner");
+  inner.register_parameter("weight", torch::rand({4, 3}), /*is_buffer=*/false);
+  inner.register_buffer("shift", torch::rand({4}));
+  inner.define("def forward(self, x):\n  return torch.linear(x, self.weight, self.shift)\n");
+  torch::jit::Module module("module");
+  module.register_module("inner", inner);
+  module.define(
+      "def forward(self, x):\n"
+      "  y = torch.tanh(self.inner.forward(x))\n"
+      "  return torch.cat([y.view(x.size(0), -1), x], 1)\n");
+  const std::string file = ::testing::TempDir() + fmt::format("imported{}.pt", getpid());
+  module.save(file);
+  Graph graph;
+  const TracedModule imported = import_module(graph, file, {torch::rand({2, 3})});
+  std::filesystem::remove(file);
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  for (const int64_t batch : {1, 2, 5}) {
+    const torch::Tensor x = torch::rand({batch, 3});
+    const torch::Tensor result = session.run({imported.outputs[0]}, {{imported.inputs[0], x}}).front();
+    EXPECT_TRUE(torch::equal(result, module.forward({x}).toTensor())) << batch;
+  }
+  // It can be trained, too.
+  const Output w = graph.output("inner.weight");
+  const torch::Tensor x = torch::rand({2, 3});
+  const torch::Tensor gradient =
+      session.run({gradients({ops::sum(imported.outputs[0])}, {w}).front()}, {{imported.inputs[0], x}})
+          .front();
+  inner.attr("weight").toTensor().requires_grad_();
+  module.forward({x}).toTensor().sum().backward();
+  EXPECT_TRUE(torch::allclose(gradient, inner.attr("weight").toTensor().grad()));
+}
+
+TEST(Session, PlacementIsLoggedInOneProcessToo) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {});
+  const Output y = ops::relu(x).named("y");
+  ops::neg(y);  // nobody needs it
+  Session session("local", graph, {.log_device_placement = true});
+  ::testing::internal::CaptureStderr();
+  session.run({y}, {{x, torch::ones({})}});
+  session.run({y}, {{x, torch::ones({})}});
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "y: (aten::relu): /job:localhost/replica:0/task:0/device:cpu:0\n")
+      << "once, when it is compiled";
+  Session silent("local", graph);
+  ::testing::internal::CaptureStderr();
+  silent.run({y}, {{x, torch::ones({})}});
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
 
 TEST(Session, ATracedModuleChangesItsBuffersAsInALoop) {
   Counting module;
