@@ -143,6 +143,7 @@ class PipelineSimulation {
           continue;
         }
         if (is_put_off(passes_[before]) && passes_[before].kind == PassKind::kWeights) need();  // its end
+        if (pass.kind == PassKind::kForward && passes_[before].kind == PassKind::kBackward) need();
         for (size_t word = 0; word < needs[i].size(); ++word) needs[i][word] |= needs[before - first][word];
       }
       if (is_put_off(pass) && pass.kind == PassKind::kWeights) need();

@@ -11,7 +11,8 @@
 // have one depth (graph/partitioner.h), so that nothing leaves it for another task and comes back; where
 // there are other tasks, they hang together, so that one region need not wait for what another one needs.
 //
-// Blocks. What needs the same values of other tasks, directly or by what it takes, is one block.
+// Blocks. What needs the same values of other tasks, directly or by what it takes, is one block. What is told
+// to wait for a derivative begins a block of its own.
 
 #include <cstdint>
 #include <map>
@@ -75,6 +76,7 @@ class Compiler {
   void want_results();
   std::vector<Unit> order();
   void form_blocks(std::vector<Unit>& units);
+  bool waits_for_pass(const GraphNode& node) const;
   void connect_blocks(const std::vector<Unit>& units);
   void emit(const std::vector<Unit>& units);
   void emit_node(const GraphNode& node);

@@ -107,6 +107,9 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
       urgencies[mine] = BlockUrgency::kFiller;
     } else if (unit.pass != nullptr) {
       urgencies.emplace(mine, BlockUrgency::kBackward);
+    } else if (has_peers_ && waits_for_pass(*unit.node)) {
+      // What a pass was the last to use is let go of when its block ends: before what waits for that.
+      mine = sets.united(mine, sets.of(elements++));
     }
     unit.block = mine;
     for (const size_t follower : unit.followers) {
@@ -138,6 +141,12 @@ void Compiler::form_blocks(std::vector<Unit>& units) {
   // One block is what takes nothing from other tasks.
   program_.blocks.resize(std::max<size_t>(order.size(), 2));
   for (const auto& [set, urgency] : urgencies) program_.blocks[rank[set]].urgency = urgency;
+}
+
+// As the forward passes of a pipeline do, so that not too many of them are ahead.
+bool Compiler::waits_for_pass(const GraphNode& node) const {
+  return std::any_of(node.control.begin(), node.control.end(),
+                     [this](const GraphNode* before) { return pass_of_node_.contains(before->id); });
 }
 
 void Compiler::connect_blocks(const std::vector<Unit>& units) {

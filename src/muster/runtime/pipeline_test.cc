@@ -1,7 +1,15 @@
 #include "muster/pipeline.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include "muster/error.h"
@@ -205,6 +213,152 @@ TEST(Pipeline, RunningStatisticsAreThoseOfALoopOverMicroBatches) {
   }
 }
 
+// An operator that counts for how many values autograd holds what the backward pass needs, by stage.
+constexpr size_t kMostStages = 4;
+std::array<std::atomic<int>, kMostStages> held_now{};
+std::array<std::atomic<int>, kMostStages> held_at_most{};
+
+struct HeldFunction : torch::autograd::Function<HeldFunction> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               int64_t stage, int64_t milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    auto& now = held_now.at(static_cast<size_t>(stage));
+    auto& most = held_at_most.at(static_cast<size_t>(stage));
+    most = std::max<int>(most, ++now);  // a stage has one thread
+    static float nothing = 0;
+    context->saved_data["held"] = torch::from_blob(&nothing, {1}, [&now](void* /*data*/) { --now; });
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0], torch::Tensor(), torch::Tensor()};
+  }
+};
+
+torch::Tensor held(const torch::Tensor& x, int64_t stage, int64_t milliseconds) {
+  return HeldFunction::apply(x, stage, milliseconds);
+}
+
+torch::Tensor slept(const torch::Tensor& x, int64_t milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return x.clone();
+}
+
+TORCH_LIBRARY(muster_pipeline_test, library) {
+  library.def("held(Tensor x, int stage, int milliseconds) -> Tensor");
+  library.def("slept(Tensor x, int milliseconds) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(muster_pipeline_test, Autograd, library) {
+  library.impl("held", held);
+}
+TORCH_LIBRARY_IMPL(muster_pipeline_test, CPU, library) {
+  library.impl("slept", slept);
+}
+
+TEST(Pipeline, StagesHoldNoMoreMicroBatchesThanTheScheduleSays) {
+  constexpr int kStages = 3;
+  constexpr int kMicroBatches = 8;
+  constexpr int64_t kRows = 10'000;  // of a micro-batch: its values are large enough to be lent
+  for (const auto schedule :
+       {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+    const TestServers cluster(kStages);
+    Graph graph;
+    torch::manual_seed(5);
+    const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
+    Output y = x;
+    for (int64_t stage = 0; stage < kStages; ++stage) {
+      const auto device = graph.with_device(fmt::format("/job:task/task:{}", stage));
+      y = ops::matmul(y, graph.variable(fmt::format("w{}", stage), torch::randn({6, 6})));
+      // The last stage is so slow that it always has something to do, and no gaps for what was put off.
+      y = graph.add("muster_pipeline_test::held", {y, stage, stage + 1 == kStages ? 3 : 0}).output();
+      if (stage + 1 == kStages) y = ops::mean(y);
+    }
+    const Pipeline pipeline = minimize_in_pipeline(optim::SGD({.lr = 0.1}), y,
+                                                   {.micro_batches = kMicroBatches, .schedule = schedule});
+    Session session(cluster.target(), graph, {.secret = "test"});
+    session.run({}, {}, {graph.initializer()});
+    for (int step = 0; step < 3; ++step) {
+      for (auto& each : held_at_most) each = 0;
+      session.run({}, {{pipeline.batch(x), torch::ones({kRows * kMicroBatches, 6})}}, {pipeline.train});
+      for (int stage = 0; stage < kStages; ++stage) {
+        const std::string where = fmt::format("schedule {}, stage {}", static_cast<int>(schedule), stage);
+        const int most = held_at_most.at(static_cast<size_t>(stage));
+        switch (schedule) {
+          case PipelineSchedule::kGPipe:
+            EXPECT_EQ(most, kMicroBatches) << where;
+            break;
+          case PipelineSchedule::k1F1B:
+            EXPECT_LE(most, kStages - stage) << where;
+            break;
+          case PipelineSchedule::kZeroBubble:
+            EXPECT_LE(most, kStages) << where;
+            break;
+        }
+        EXPECT_GE(most, 1) << where;
+        EXPECT_EQ(held_now.at(static_cast<size_t>(stage)), 0) << where;
+      }
+    }
+  }
+}
+
+// One step of plain gradient descent with a rate of 1: what a variable loses is its gradient.
+TEST(Pipeline, GradientsAreThoseOfPlainAutograd) {
+  const auto options = torch::dtype(torch::kDouble);
+  torch::manual_seed(6);
+  const std::map<std::string, torch::Tensor> initial = {{"tied", torch::randn({6, 6}, options)},
+                                                        {"middle", torch::randn({6, 6}, options)},
+                                                        {"bias", torch::randn({6}, options)}};
+  const torch::Tensor input = torch::randn({kSamples, 6}, options);
+  const torch::Tensor wanted = torch::randn({kSamples, 6}, options);
+  std::map<std::string, torch::Tensor> expected;
+  {
+    std::map<std::string, torch::Tensor> leaves;
+    for (const auto& [name, value] : initial) leaves[name] = value.clone().requires_grad_();
+    const auto first = torch::tanh(torch::matmul(input, leaves["tied"]));
+    const auto second = torch::tanh(torch::matmul(first, leaves["middle"]) + leaves["bias"]);
+    torch::mse_loss(torch::matmul(second, leaves["tied"].t()) + first, wanted).backward();
+    for (const auto& [name, leaf] : leaves) expected[name] = leaf.grad();
+  }
+  for (const auto schedule :
+       {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+    for (const int micro_batches : {2, 6}) {
+      const TestServers cluster(3);
+      Graph graph;
+      std::map<std::string, Output> variables;
+      const auto variable = [&](const std::string& name) {
+        return variables[name] = graph.variable(name, initial.at(name));
+      };
+      const Output x = graph.placeholder("x", torch::kDouble, {kBatch, 6});
+      const Output t = graph.placeholder("t", torch::kDouble, {kBatch, 6});
+      Output tied, first, second, loss;
+      {
+        const auto device = graph.with_device("/job:task/task:0");
+        tied = variable("tied");
+        first = ops::tanh(ops::matmul(x, tied));
+      }
+      {
+        const auto device = graph.with_device("/job:task/task:1");
+        second = ops::tanh(ops::add(ops::matmul(first, variable("middle")), variable("bias")));
+      }
+      {
+        const auto device = graph.with_device("/job:task/task:2");
+        loss = ops::mse_loss(ops::add(ops::matmul(second, ops::t(tied)), first), t);
+      }
+      const Pipeline pipeline = minimize_in_pipeline(optim::SGD({.lr = 1}), loss,
+                                                     {.micro_batches = micro_batches, .schedule = schedule});
+      Session session(cluster.target(), graph, {.secret = "test"});
+      session.run({}, {}, {graph.initializer()});
+      session.run({}, {{pipeline.batch(x), input}, {pipeline.batch(t), wanted}}, {pipeline.train});
+      for (const auto& [name, output] : variables) {
+        const torch::Tensor gradient = initial.at(name) - session.run({output}).front();
+        const double largest = expected.at(name).abs().max().item<double>();
+        EXPECT_LT((gradient - expected.at(name)).abs().max().item<double>(), 1e-9 * largest)
+            << name << ", schedule " << static_cast<int>(schedule) << ", " << micro_batches;
+      }
+    }
+  }
+}
+
 TEST(Pipeline, EveryBackwardPassOfGPipeWaitsForTheLastForwardPass) {
   Graph graph;
   const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
@@ -298,6 +452,24 @@ TEST(Stages, AreCutByMeasuredTimesAndTrainAsOneTask) {
       losses.push_back(session.run({loss}, {{traced.inputs[0], x}, {t, y}}, {train}).front());
   }
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(losses[i].allclose(losses[i + 3], 1e-5));
+}
+
+// One node takes ten times as long as each of the others: it is a stage of its own, wherever it is.
+TEST(Stages, AreCutWhereTheTimesSaySo) {
+  constexpr size_t kNodes = 8;
+  for (const size_t slow : {size_t{0}, kNodes - 1}) {
+    Graph graph;
+    const Output x = graph.placeholder("x", torch::kFloat, {kBatch});
+    Output y = x;
+    for (size_t i = 0; i < kNodes; ++i)
+      y = graph.add("muster_pipeline_test::slept", {y, i == slow ? 20 : 2})
+              .output()
+              .named(fmt::format("n{}", i));
+    const auto stages = place_in_stages(y, {"/task:0", "/task:1"}, {{x, torch::ones({2})}});
+    ASSERT_EQ(stages.size(), 2U);
+    EXPECT_EQ(stages[0].last, slow == 0 ? "n0" : "n6");
+    EXPECT_EQ(stages[1].first, slow == 0 ? "n1" : "n7");
+  }
 }
 
 TEST(Stages, RefuseWhatCantBeCut) {
