@@ -271,6 +271,8 @@ TEST(Pipeline, StagesHoldNoMoreMicroBatchesThanTheScheduleSays) {
       y = ops::matmul(y, graph.variable(fmt::format("w{}", stage), torch::randn({6, 6})));
       // The last stage is so slow that it always has something to do, and no gaps for what was put off.
       y = graph.add("muster_pipeline_test::held", {y, stage, stage + 1 == kStages ? 3 : 0}).output();
+      // The gradient of this one's parameter, which may be put off, needs what the operator before gave.
+      y = ops::matmul(y, graph.variable(fmt::format("v{}", stage), torch::randn({6, 6})));
       if (stage + 1 == kStages) y = ops::mean(y);
     }
     const Pipeline pipeline = minimize_in_pipeline(optim::SGD({.lr = 0.1}), y,
