@@ -19,9 +19,16 @@ void Accumulator::keep(int worker, uint64_t sequence, const at::Tensor& gradient
   kept_[worker].push_back({sequence, gradient.detach()});
 }
 
-void Accumulator::carry_out(const std::vector<NumberedCommand>& commands, const UpdateRule& rule) {
+void Accumulator::carry_out(const CommandList& list, const UpdateRule& rule) {
   const MutexLock lock(mutex_);
-  for (const auto& [number, command] : commands) {
+  if (list.coordinator != coordinator_) {
+    // Gradients that the last one has not used go with the next ones of their workers that are used: some
+    // here may be the new one's already.
+    coordinator_ = list.coordinator;
+    carried_out_ = 0;
+    sum_ = at::Tensor();
+  }
+  for (const auto& [number, command] : list.commands) {
     if (number <= carried_out_) continue;
     if (command.kind == Command::Kind::kAccumulate) sum_ = sum_with(command.sources);
     if (command.kind == Command::Kind::kApply) {

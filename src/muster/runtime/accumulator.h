@@ -26,10 +26,10 @@ class Accumulator {
   /// finite.
   void keep(int worker, uint64_t sequence, const at::Tensor& gradient);
 
-  /// Carries out those commands that nobody has carried out here yet. A gradient that is not there, since the
-  /// task was started again after it came, is left out of an average, with a warning. Throws as
-  /// TaskVariable::update() does; then the command is still to be carried out.
-  void carry_out(const std::vector<NumberedCommand>& commands, const UpdateRule& rule);
+  /// Carries out those commands that nobody has carried out here yet; of a coordinator that is new, all. A
+  /// gradient that is not there, since the task was started again after it came, is left out of an average,
+  /// with a warning. Throws as TaskVariable::update() does; then the command is still to be carried out.
+  void carry_out(const CommandList& list, const UpdateRule& rule);
 
  private:
   struct Kept {
@@ -43,8 +43,9 @@ class Accumulator {
   TaskVariable& variable_;
   Mutex mutex_;
   std::map<int, std::vector<Kept>> kept_ MUSTER_GUARDED_BY(mutex_);  // of each worker, as they came
-  at::Tensor sum_ MUSTER_GUARDED_BY(mutex_);           // of this step, of workers that compute again already
-  int64_t carried_out_ MUSTER_GUARDED_BY(mutex_) = 0;  // the number of the last command
+  at::Tensor sum_ MUSTER_GUARDED_BY(mutex_);            // of this step, of workers that compute again already
+  uint64_t coordinator_ MUSTER_GUARDED_BY(mutex_) = 0;  // whose commands these are
+  int64_t carried_out_ MUSTER_GUARDED_BY(mutex_) = 0;   // the number of the last command
 };
 
 }  // namespace muster::detail

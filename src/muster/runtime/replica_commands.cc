@@ -9,9 +9,9 @@
 
 namespace muster::detail {
 
-at::Tensor pack(const std::vector<NumberedCommand>& commands) {
-  std::vector<int64_t> numbers;
-  for (const auto& [number, command] : commands) {
+at::Tensor pack(const CommandList& list) {
+  std::vector<int64_t> numbers = {std::bit_cast<int64_t>(list.coordinator)};
+  for (const auto& [number, command] : list.commands) {
     numbers.insert(numbers.end(),
                    {number, static_cast<int64_t>(command.kind), std::bit_cast<int64_t>(command.divisor),
                     std::bit_cast<int64_t>(command.lr), static_cast<int64_t>(command.sources.size())});
@@ -21,7 +21,7 @@ at::Tensor pack(const std::vector<NumberedCommand>& commands) {
   return at::tensor(numbers, at::TensorOptions(at::kLong));
 }
 
-std::vector<NumberedCommand> unpack(const at::Tensor& packed) {
+CommandList unpack(const at::Tensor& packed) {
   if (packed.scalar_type() != at::kLong || packed.dim() != 1)
     raise<InvalidArgument>("the commands of a coordinator are no list of integers");
   const at::Tensor dense = packed.contiguous();
@@ -31,9 +31,10 @@ std::vector<NumberedCommand> unpack(const at::Tensor& packed) {
     if (next == end) raise<InvalidArgument>("the commands of a coordinator are not complete");
     return *next++;
   };
-  std::vector<NumberedCommand> commands;
+  CommandList list;
+  list.coordinator = std::bit_cast<uint64_t>(take());
   while (next != end) {
-    auto& [number, command] = commands.emplace_back();
+    auto& [number, command] = list.commands.emplace_back();
     number = take();
     const int64_t kind = take();
     if (kind < 0 || kind > static_cast<int64_t>(Command::Kind::kDrop))
@@ -50,7 +51,7 @@ std::vector<NumberedCommand> unpack(const at::Tensor& packed) {
           {.worker = static_cast<int>(worker), .sequence = std::bit_cast<uint64_t>(take())});
     }
   }
-  return commands;
+  return list;
 }
 
 }  // namespace muster::detail

@@ -20,9 +20,16 @@ struct NumberedCommand {
   Command command;
 };
 
-at::Tensor pack(const std::vector<NumberedCommand>& commands);
+/// Some commands of one coordinator, in their order. One that begins anew, since its task was started again,
+/// has another number, and counts its commands from 1 again.
+struct CommandList {
+  uint64_t coordinator = 0;
+  std::vector<NumberedCommand> commands;
+};
+
+at::Tensor pack(const CommandList& list);
 
 /// What pack() made: kind, sources, divisor and rate. Throws InvalidArgument for what it did not make.
-std::vector<NumberedCommand> unpack(const at::Tensor& packed);
+CommandList unpack(const at::Tensor& packed);
 
 }  // namespace muster::detail

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 #include "muster/deadline.h"
 
 namespace muster::detail {
@@ -37,6 +38,7 @@ PolicyOptions replica_options(int64_t workers, int64_t aggregate) {
 
 ReplicaCoordinator::ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step)
     : options_(options),
+      number_(random_number()),
       global_step_(global_step),
       policy_(options),
       workers_(static_cast<size_t>(options.workers)) {}
@@ -70,7 +72,7 @@ void ReplicaCoordinator::take(Decision decision) {
   changed_.notify_all();
 }
 
-std::vector<NumberedCommand> ReplicaCoordinator::push(const Run& run, double lr) {
+CommandList ReplicaCoordinator::push(const Run& run, double lr) {
   const MutexLock lock(mutex_);
   Worker& worker = enter(run);
   const auto index = static_cast<int>(run.worker);
@@ -84,7 +86,7 @@ std::vector<NumberedCommand> ReplicaCoordinator::push(const Run& run, double lr)
                         .step = policy_.step()}}});
   }
   carrying_[run.step] = last_number_;
-  return {pending_.begin(), pending_.end()};
+  return {.coordinator = number_, .commands = {pending_.begin(), pending_.end()}};
 }
 
 void ReplicaCoordinator::carried_out(const Run& run, int64_t number) {

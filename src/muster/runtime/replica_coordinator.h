@@ -58,7 +58,7 @@ class ReplicaCoordinator {
   /// The gradients of the run are kept on all tasks. Gives what is to be carried out now. A worker that is new
   /// here enters. Throws InvalidArgument for a worker that there is not, and where another session has entered
   /// as the same worker.
-  std::vector<NumberedCommand> push(const Run& run, double lr);
+  CommandList push(const Run& run, double lr);
 
   /// The run has carried out what push() gave it, up to this number.
   void carried_out(const Run& run, int64_t number);
@@ -94,6 +94,7 @@ class ReplicaCoordinator {
   void say_what_is_missing(int64_t worker) const MUSTER_REQUIRES(mutex_);
 
   const PolicyOptions options_;
+  const uint64_t number_;  // of this coordinator; no other has it
   TaskVariable& global_step_;
   Mutex mutex_;
   ConditionVariable changed_;

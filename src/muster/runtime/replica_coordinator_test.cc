@@ -8,6 +8,8 @@
 
 #include "muster/base/error.h"
 #include "muster/deadline.h"
+#include "muster/optim.h"
+#include "muster/optim/rule_text.h"
 
 namespace muster::detail {
 namespace {
@@ -34,7 +36,7 @@ struct Coordination {
 
   // A worker's run that ends well.
   int64_t run(const ReplicaCoordinator::Run& run) {
-    const auto commands = coordinator.push(run, 0.1);
+    const auto commands = coordinator.push(run, 0.1).commands;
     coordinator.carried_out(run, commands.empty() ? 0 : commands.back().number);
     return wait(run);
   }
@@ -61,7 +63,7 @@ TEST(ReplicaCoordinator, WhatSomebodyDidNotCarryOutTheNextRunDoes) {
   // Whichever of the two is second gets the update; here it is worker 1.
   while (commands.empty() && !deadline.expired()) {
     if (waiting.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout)
-      commands = all.coordinator.push({.worker = 1, .session = 2, .step = 21}, 0.1);
+      commands = all.coordinator.push({.worker = 1, .session = 2, .step = 21}, 0.1).commands;
   }
   ASSERT_EQ(commands.size(), 1U);
   EXPECT_EQ(commands.front().command.kind, Command::Kind::kApply);
@@ -69,7 +71,7 @@ TEST(ReplicaCoordinator, WhatSomebodyDidNotCarryOutTheNextRunDoes) {
   all.coordinator.end_run(21);
   EXPECT_EQ(waiting.get(), 0) << "it is let go without a token";
   all.coordinator.end_session(2);
-  const auto again = all.coordinator.push({.worker = 0, .session = 1, .step = 12}, 0.1);
+  const auto again = all.coordinator.push({.worker = 0, .session = 1, .step = 12}, 0.1).commands;
   ASSERT_GE(again.size(), 2U);
   EXPECT_EQ(again.front().number, commands.front().number);
   EXPECT_EQ(again.front().command.sources, commands.front().command.sources);
@@ -99,6 +101,34 @@ TEST(ReplicaCoordinator, AllReplicasHaveTheSameNumbers) {
               HasSubstr("there is no replica 2: they are 0 to 1"));
 }
 
+// The task with the global step was started again, and those of the variables were not.
+TEST(Accumulator, CarriesOutTheCommandsOfACoordinatorThatBeginsAnew) {
+  TaskVariable variable("w");
+  variable.assign(torch::zeros({2}));
+  Accumulator accumulator(variable);
+  const auto rule = parse_rule(optim::SGD({.lr = 1}).to_string());
+  const auto use = [&](uint64_t coordinator, int64_t number, uint64_t sequence) {
+    accumulator.carry_out({.coordinator = coordinator,
+                           .commands = {{number,
+                                         {.kind = Command::Kind::kApply,
+                                          .sources = {{.worker = 0, .sequence = sequence}},
+                                          .lr = 1}}}},
+                          *rule);
+  };
+  for (int64_t step = 1; step <= 3; ++step) {
+    accumulator.keep(0, static_cast<uint64_t>(step), torch::ones({2}));
+    use(7, step, static_cast<uint64_t>(step));
+    use(7, step, static_cast<uint64_t>(step));  // a second run was given the same command
+  }
+  EXPECT_EQ(variable.read()[0].item<float>(), -3);
+  const at::Tensor unused = torch::ones({2});
+  accumulator.keep(0, 4, unused);
+  accumulator.keep(0, 5, torch::ones({2}));
+  use(8, 1, 5);
+  EXPECT_EQ(variable.read()[0].item<float>(), -4);
+  EXPECT_EQ(unused.storage().use_count(), 1) << "the gradient that the last one did not use is still kept";
+}
+
 TEST(ReplicaCommands, AreThemselvesAgainOnTheOtherSide) {
   const std::vector<NumberedCommand> commands = {{7,
                                                   {.kind = Command::Kind::kApply,
@@ -106,15 +136,16 @@ TEST(ReplicaCommands, AreThemselvesAgainOnTheOtherSide) {
                                                    .divisor = 3,
                                                    .lr = 0.1}},
                                                  {8, {.kind = Command::Kind::kDrop, .lr = -1}}};
-  const at::Tensor packed = pack(commands);
-  const auto found = unpack(packed);
+  const at::Tensor packed = pack({.coordinator = ~uint64_t{1}, .commands = commands});
+  const auto [coordinator, found] = unpack(packed);
+  EXPECT_EQ(coordinator, ~uint64_t{1});
   ASSERT_EQ(found.size(), 2U);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(found[i].number, commands[i].number);
     EXPECT_EQ(found[i].command, commands[i].command);
   }
-  for (int64_t size = 1; size < packed.numel(); ++size) {
-    if (size == 7) continue;  // the first command alone
+  for (int64_t size = 0; size < packed.numel(); ++size) {
+    if (size == 1 || size == 8) continue;  // no command; the first alone
     EXPECT_THROW(unpack(packed.slice(0, 0, size)), InvalidArgument) << size;
   }
   EXPECT_THROW(unpack(torch::ones({3})), InvalidArgument);

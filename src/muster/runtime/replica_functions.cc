@@ -80,7 +80,7 @@ StepFunction next_token(const GraphNode& node, Container& container, uint64_t se
           &global_step = variable_of(node, container)](torch::jit::Stack& stack, StepExchange* others) {
     const ReplicaCoordinator::Run run{.worker = replica, .session = session, .step = step_of(others)};
     if (!stack.empty()) {
-      const auto done = unpack(take_tensor(stack));
+      const auto done = unpack(take_tensor(stack)).commands;
       coordinator.carried_out(run, done.empty() ? 0 : done.back().number);
     }
     coordinator.wait(run, [others] {
