@@ -40,7 +40,7 @@ const std::string& text(const GraphNode& node, size_t argument) {
 }
 
 TaskVariable& variable_of(const GraphNode& node, Container& container) {
-  return container.get(node.arguments[0].outputs().front().get()->name);
+  return container.get(*node.arguments[0].outputs().front().get());
 }
 
 ReplicaCoordinator& coordinator_of(const GraphNode& node, Container& container) {

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
+#include "muster/graph/graph_node.h"
 #include "muster/optim/gradients.h"
 #include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/shared_values.h"
@@ -19,6 +20,11 @@ namespace {
 
 // Elements that a thread updates at least: fewer are done sooner than a thread is woken.
 constexpr int64_t kGrain = 32768;
+
+// What is not known fits.
+bool is_as(const at::Tensor& value, std::optional<at::ScalarType> dtype, const Shape& shape) {
+  return (!dtype || value.scalar_type() == *dtype) && shape.accepts(value.sizes());
+}
 
 bool is_held_by_others(const at::Tensor& tensor) {
   return tensor.use_count() > 1 || tensor.storage().use_count() > 1;
@@ -72,11 +78,29 @@ at::Tensor TaskVariable::add(const at::Tensor& value) {
   return value_;
 }
 
+void TaskVariable::declare(const GraphNode& node) {
+  const OutputInfo& info = node.outputs.front();
+  const MutexLock lock(mutex_);
+  if (value_.defined() && !is_as(value_, info.dtype, info.shape))
+    raise<InvalidArgument>(
+        "{}: its variable is {} {} here, of another graph, and this graph says {} {}. Give it another name, or "
+        "variables another place: a container of their own (Session::Options::container), or "
+        "private_variables; or start the task again",
+        node.describe(), c10::toString(value_.scalar_type()), Shape(value_.sizes()).to_string(),
+        info.dtype ? c10::toString(*info.dtype) : "?", info.shape.to_string());
+  if (info.dtype) dtype_ = info.dtype;
+  if (info.shape.known()) shape_ = info.shape;
+}
+
 void TaskVariable::assign(at::Tensor value) {
   if (value.requires_grad()) value = value.detach();
   if (is_held_by_others(value) || SharedValues::is_borrowed(value) || !value.is_contiguous())
     value = value.clone(at::MemoryFormat::Contiguous);
   const MutexLock lock(mutex_);
+  if (!is_as(value, dtype_, shape_))
+    raise<InvalidArgument>("the variable '{}' is given a value of type {} and sizes {}; expected {} {}", name_,
+                           c10::toString(value.scalar_type()), Shape(value.sizes()).to_string(),
+                           dtype_ ? c10::toString(*dtype_) : "?", shape_.to_string());
   value_ = std::move(value);
   states_.clear();
   step_ = 0;
@@ -118,6 +142,12 @@ TaskVariable& Container::get(const std::string& name) {
   auto& variable = variables_[name];
   if (!variable) variable = std::make_unique<TaskVariable>(name);
   return *variable;
+}
+
+TaskVariable& Container::get(const GraphNode& variable) {
+  TaskVariable& found = get(variable.name);
+  found.declare(variable);
+  return found;
 }
 
 TensorQueue& Container::queue(const std::string& name, int64_t capacity, const std::vector<int64_t>& types) {

@@ -18,9 +18,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/base/mutex.h"
+#include "muster/graph.h"
 #include "muster/optim/update_rule.h"
 
 namespace muster::detail {
+
+struct GraphNode;
 
 /// Whether no element of a gradient of float32 or float64 is infinite or not a number; of others nothing is
 /// said.
@@ -36,7 +39,12 @@ class TaskVariable {
   at::Tensor read() const;
   bool has_value() const;
 
+  /// A graph has it as this node: values have the type and the shape that the node says, as far as it says
+  /// any. Throws InvalidArgument where there is a value of another type or shape.
+  void declare(const GraphNode& node);
+
   /// Takes the tensor over where nobody else has it, and a copy otherwise. What a rule remembered is forgotten.
+  /// Throws InvalidArgument for a value that is not as declared.
   void assign(at::Tensor value);
 
   /// Adds to the value, which there has to be, and gives the sum. What a rule remembers stays.
@@ -50,6 +58,8 @@ class TaskVariable {
   const std::string name_;
   mutable Mutex mutex_;
   at::Tensor value_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<at::ScalarType> dtype_ MUSTER_GUARDED_BY(mutex_);  // as declared
+  Shape shape_ MUSTER_GUARDED_BY(mutex_);
   std::vector<at::Tensor> states_ MUSTER_GUARDED_BY(mutex_);
   int64_t step_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
@@ -66,6 +76,10 @@ class Container {
   /// The variable of this name, which is made, without a value, where there is none. It lives as long as the
   /// container.
   TaskVariable& get(const std::string& name);
+
+  /// The variable that a node of a graph stands for, as the node declares it. Throws InvalidArgument where it
+  /// has a value of another type or shape.
+  TaskVariable& get(const GraphNode& variable);
 
   /// The queue of this name, which is made where there is none. It lives as long as the container. Throws
   /// InvalidArgument where it is there with another capacity or other types.
