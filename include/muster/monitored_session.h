@@ -12,8 +12,9 @@
 //   while (!session.should_stop()) session.run({loss}, next_batch());
 //
 // Of one thread at a time. The constructor and run() block; they throw what Session does, but for a task that
-// is lost: that is waited for, up to Options::patience, and the run made once more. Variables that were lost
-// with a task are restored (Options::restore) or, with a warning that names them, initialised anew.
+// is lost: that is waited for, as often as it is lost, until Options::patience has passed since it was lost
+// first, and the run made once more. Variables that were lost with a task are restored
+// (Options::restore) or, with a warning that names them, initialised anew.
 
 #include <chrono>
 #include <cstdint>
@@ -50,7 +51,8 @@ class MonitoredSession {
     int64_t last_step = 0;  ///< Training ends when the global step has reached it; 0: when you say so.
     std::vector<SessionHook> hooks;
 
-    /// Gives variables their values from a checkpoint, on the chief; false where there is none.
+    /// Gives variables their values from a checkpoint, on the chief; false where there is none. Called again
+    /// where variables have no values afterwards: a task may have been lost again meanwhile.
     std::function<bool(Session&)> restore;
 
     std::chrono::milliseconds patience{std::chrono::minutes(10)};  ///< With a task that is lost.

@@ -1,7 +1,10 @@
 #include "muster/monitored_session.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -65,9 +68,40 @@ struct MonitoredSession::State {
     more_ended = graph.assign_add(ended, graph.constant(at::ones({}, at::TensorOptions(at::kLong))));
     variables = graph.variables();
     for (const auto& variable : variables) have_values.push_back(graph.is_initialized(variable));
+    make_marks();
+    if (enter.defined()) {
+      enter_targets = on_all_tasks_after(enter);
+      enter_targets.push_back(enter);
+      step_targets = on_all_tasks_after(options.step);
+    }
     session.emplace(server.target(), graph, options.session);
-    prepare();
-    step = session->run({global_step(graph)}).front().item<int64_t>();
+    step = with_patience([this] { return session->run({global_step(graph)}); }).front().item<int64_t>();
+  }
+
+  // A variable of this worker's own on each task that has variables: where it is lost, so are the others.
+  void make_marks() {
+    std::set<std::string> devices;
+    for (const auto& variable : variables) {
+      const std::string& place = variable.node().device();
+      if (!devices.insert(place).second) continue;
+      const auto device = graph.with_device(place);
+      const at::Tensor yes = at::ones({}, at::TensorOptions(at::kBool));
+      const Output mark = graph.variable(
+          fmt::format("muster/{}_{}_was_here/{}", server.job(), server.task(), marks.size()), yes, /*trainable=*/false);
+      mark_all.emplace_back(graph.assign(mark, graph.constant(yes)));
+      have_marks.push_back(graph.is_initialized(mark));
+      marks.push_back(mark);
+    }
+  }
+
+  // A node on each task that has variables, which runs after another one. A run that waits for other replicas
+  // has done its work on most tasks, and would not hear that one of them is lost: the chief would wait for a
+  // replica that waits for the chief to give lost variables values.
+  std::vector<Node> on_all_tasks_after(const Node& node) {
+    const auto after = graph.control_dependencies({node});
+    std::vector<Node> nodes;
+    for (const auto& mark : marks) nodes.emplace_back(graph.is_initialized(mark));
+    return nodes;
   }
 
   // Each worker would have its own, on the task that its session is connected to.
@@ -103,29 +137,53 @@ struct MonitoredSession::State {
                        numbers.size() > kShown ? fmt::format(" and {} more", numbers.size() - kShown) : "");
   }
 
-  // The chief gives values to variables that have none; the others wait for it.
-  void prepare() {
-    auto left = missing();
-    if (is_chief && !left.empty()) {
-      const bool was_restored = options.restore && options.restore(*session);
-      if (was_restored) left = missing();
-      if (!left.empty()) {
-        if (was_ready || (was_restored && left.size() < variables.size()))
-          detail::log_warning(
-              "the variables {} are initialised anew: they were lost with their task, and no "
-              "checkpoint has them",
-              names_of(left));
-        std::vector<Node> targets;
-        for (const size_t i : left) targets.emplace_back(graph.data().initializers[i]);
-        session->run({}, {}, targets);
-      }
+  // Whether a task was lost since all was prepared, as far as one can see. The chief may have given values to
+  // its variables already; nobody but this worker gives one to a mark.
+  bool is_any_lost() {
+    if (!was_ready) return false;
+    try {
+      const auto found = session->run(have_marks);
+      return std::any_of(found.begin(), found.end(), [](const at::Tensor& has) { return !has.item<bool>(); });
+    } catch (const PeerLost&) {
+      return true;
     }
+  }
+
+  // The chief's. What a checkpoint does not have is missing after two restores: after one, a task may have
+  // been lost again.
+  void give_values(std::vector<size_t> left) {
+    bool was_restored = false;
+    if (options.restore) {
+      std::vector<size_t> before;
+      do {
+        before = left;
+        was_restored = options.restore(*session);
+        left = missing();
+      } while (was_restored && !left.empty() && left != before);
+    }
+    if (left.empty()) return;
+    if (was_ready || was_restored)
+      detail::log_warning(
+          "the variables {} are initialised anew: they were lost with their task, and no checkpoint has them",
+          names_of(left));
+    std::vector<Node> targets;
+    for (const size_t i : left) targets.emplace_back(graph.data().initializers[i]);
+    session->run({}, {}, targets);
+  }
+
+  // The chief gives values to variables that have none; the others wait for it.
+  void prepare(Deadline deadline) {
+    session->run({}, {}, mark_all);
     auto warning = Deadline::after(kStallWarning);
-    const auto deadline = Deadline::after(options.patience);
+    std::vector<size_t> left;
     while (!(left = missing()).empty()) {
       if (deadline.expired())
         detail::raise<DeadlineExceeded>("the chief, worker/0, did not give values to the variables {} in {}",
                                         names_of(left), format_seconds(options.patience));
+      if (is_chief) {
+        give_values(std::move(left));
+        continue;
+      }
       if (warning.expired()) {
         detail::log_warning("worker/{} waits for the chief, worker/0, to initialise the variables {}",
                             server.task(), names_of(left));
@@ -133,33 +191,38 @@ struct MonitoredSession::State {
       }
       std::this_thread::sleep_for(kLookEvery);
     }
-    if (enter.defined()) session->run({}, {}, {enter});
+    if (enter.defined()) session->run({}, {}, enter_targets);
     was_ready = true;
     for (const auto& hook : options.hooks) {
       if (hook.begin) hook.begin(*session);
     }
   }
 
-  // Runs, and waits for tasks that are lost.
-  std::vector<at::Tensor> run(const std::vector<Output>& fetches, const Session::Feeds& feeds) {
+  // Does it when all is prepared; and again, when tasks that were lost are back, however often that is, until
+  // the patience has passed since the first of them was lost.
+  std::vector<at::Tensor> with_patience(const std::function<std::vector<at::Tensor>()>& work) {
+    bool is_ready = was_ready;
     std::optional<Deadline> deadline;
+    std::string said;
+    const auto may_wait = [&](const Error& loss, const char* for_what) {
+      is_ready = false;
+      if (!deadline) deadline = Deadline::after(options.patience);
+      if (std::exchange(said, loss.what()) != loss.what())
+        detail::log_warning("{}; waiting for {}", loss.what(), for_what);
+      return !deadline->expired();
+    };
     while (true) {
       try {
-        if (deadline) {
-          prepare();
-          detail::log_info("all tasks are there again: going on");
+        if (!is_ready) {
+          prepare(deadline.value_or(Deadline::after(options.patience)));
+          if (deadline) detail::log_info("all tasks are there again: going on");
         }
-        return session->run(fetches, feeds);
+        return work();
       } catch (const PeerLost& error) {
-        if (!deadline) {
-          deadline = Deadline::after(options.patience);
-          detail::log_warning("{}; waiting for it to come back", error.what());
-        }
-        if (deadline->expired()) throw;
-      } catch (const InvalidArgument&) {
+        if (!may_wait(error, "it to come back")) throw;
+      } catch (const InvalidArgument& error) {
         // A task that was lost and is back has no values any more.
-        if (deadline || missing().empty()) throw;
-        deadline = Deadline::after(options.patience);
+        if (!is_any_lost() || !may_wait(error, "values: a task was started again")) throw;
       }
       std::this_thread::sleep_for(kLookEvery);
     }
@@ -210,10 +273,15 @@ struct MonitoredSession::State {
   bool is_closed = false;
   int64_t step = 0;
   Node enter;  // takes the first token of a replica, where the step needs them
+  std::vector<Node> enter_targets;
+  std::vector<Node> step_targets;  // of each run
   Output ended;
   Output more_ended;
   std::vector<Output> variables;
   std::vector<Output> have_values;
+  std::vector<Output> marks;
+  std::vector<Node> mark_all;
+  std::vector<Output> have_marks;
   std::optional<Session> session;
 };
 
@@ -252,7 +320,7 @@ std::vector<at::Tensor> MonitoredSession::run(const std::vector<Output>& fetches
                                               const Session::Feeds& feeds) {
   std::vector<Output> all = fetches;
   all.push_back(state_->options.step);
-  auto results = state_->run(all, feeds);
+  auto results = state_->with_patience([&] { return state_->session->run(all, feeds, state_->step_targets); });
   state_->step = results.back().item<int64_t>();
   results.pop_back();
   for (const auto& hook : state_->options.hooks) {

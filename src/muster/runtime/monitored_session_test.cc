@@ -11,9 +11,11 @@
 #include <torch/torch.h>
 
 #include "muster/base/log.h"
+#include "muster/deadline.h"
 #include "muster/error.h"
 #include "muster/net/reserved_port.h"
 #include "muster/ops.h"
+#include "muster/sync_replicas.h"
 
 namespace muster {
 namespace {
@@ -129,6 +131,194 @@ TEST(MonitoredSession, AServerThatComesBackIsWaitedForAndItsVariablesRestoredOrN
     log.clear();
   }
   detail::set_log_sink({});
+}
+
+// The values of variables by name, as a checkpoint would have them, and the nodes that give them back.
+class Snapshot {
+ public:
+  explicit Snapshot(Graph& graph) : variables_(graph.variables()) {
+    for (const auto& variable : variables_) {
+      given_.push_back(graph.placeholder(variable.node().name() + "/given", *variable.dtype(), variable.shape()));
+      assigns_.emplace_back(graph.assign(variable, given_.back()));
+    }
+  }
+
+  void take(Session& session) { values_ = session.run(variables_); }
+
+  bool restore(Session& session) const {
+    if (values_.empty()) return false;
+    Session::Feeds feeds;
+    for (size_t i = 0; i < given_.size(); ++i) feeds.emplace_back(given_[i], values_[i]);
+    session.run({}, feeds, assigns_);
+    return true;
+  }
+
+ private:
+  const std::vector<Output> variables_;
+  std::vector<Output> given_;
+  std::vector<Node> assigns_;
+  std::vector<at::Tensor> values_;
+};
+
+// The step's callable is made anew for the new server, and finds no values; looking for them fails once more,
+// since that callable is an old one.
+TEST(MonitoredSession, ALossThatIsSeenWhileLookingForValuesIsWaitedForToo) {
+  TrainingCluster cluster;
+  GrowingByOne counting(0);
+  MonitoredSession session(*cluster.workers[0], counting.graph,
+                           {.step = counting.step, .stop_servers = false, .session = {.secret = "test"}});
+  session.run();
+  cluster.ps.reset();
+  cluster.start_ps();
+  session.run({counting.w});
+  EXPECT_EQ(session.step(), 1);
+}
+
+TEST(MonitoredSession, AServerThatIsLostAgainWhileAllIsPreparedIsWaitedForAgain) {
+  TrainingCluster cluster;
+  GrowingByOne counting(0);
+  Snapshot snapshot(counting.graph);
+  int begun = 0;
+  int restored = 0;
+  const auto restart = [&cluster] {
+    cluster.ps.reset();
+    cluster.start_ps();
+  };
+  MonitoredSession session(*cluster.workers[0], counting.graph,
+                           {.step = counting.step,
+                            .hooks = {{.begin =
+                                           [&](Session&) {
+                                             if (++begun == 2) restart();
+                                           }}},
+                            .restore =
+                                [&](Session& lost) {
+                                  const bool has_values = snapshot.restore(lost);
+                                  if (++restored == 2) restart();
+                                  return has_values;
+                                },
+                            .stop_servers = false,
+                            .session = {.secret = "test"}});
+  for (int i = 0; i < 5; ++i) session.run();
+  snapshot.take(session.session());
+  session.run();
+  restart();
+  session.run();
+  EXPECT_EQ(session.step(), 6) << "5 were saved";
+  EXPECT_EQ(session.session().run({counting.w}).front()[0].item<float>(), 6);
+  EXPECT_GE(begun, 3);
+  EXPECT_GE(restored, 4) << "once there was nothing to restore, and twice it was lost again";
+}
+
+// The chief has given the lost variables values again before this worker looks.
+TEST(MonitoredSession, ALossIsSeenThoughTheChiefWasFaster) {
+  TrainingCluster cluster;
+  GrowingByOne of_chief(0);
+  MonitoredSession chief(*cluster.workers[0], of_chief.graph,
+                         {.step = of_chief.step, .stop_servers = false, .session = {.secret = "test"}});
+  GrowingByOne counting(1);
+  Output late;  // a variable that no chief knows
+  Node give_late;
+  MonitoredSession session(*cluster.workers[1], counting.graph,
+                           {.step = counting.step,
+                            .hooks = {{.begin =
+                                           [&](Session& begun) {
+                                             if (give_late.defined()) begun.run({}, {}, {give_late});
+                                           }}},
+                            .session = {.secret = "test"}});
+  session.run();
+  {
+    const auto device = counting.graph.with_device("/job:ps/task:0");
+    late = counting.graph.variable("late", torch::zeros({2}));
+    give_late = counting.graph.assign(late, counting.w);
+  }
+  cluster.ps.reset();
+  cluster.start_ps();
+  chief.run();
+  session.run({late});
+  EXPECT_EQ(session.step(), 2);
+}
+
+TEST(MonitoredSession, PatienceWithATaskThatDoesNotComeBackEnds) {
+  TrainingCluster cluster;
+  GrowingByOne counting(0);
+  MonitoredSession session(*cluster.workers[0], counting.graph,
+                           {.step = counting.step,
+                            .patience = std::chrono::milliseconds(300),
+                            .stop_servers = false,
+                            .session = {.secret = "test"}});
+  session.run();
+  cluster.ps.reset();
+  EXPECT_THROW(session.run(), PeerLost);
+  cluster.start_ps();
+  session.run();
+}
+
+// Two clients, and a server that is started again twice while they train; w is the number of updates.
+void expect_training_to_go_on(bool is_synchronous) {
+  constexpr int64_t kLastStep = 300;
+  TrainingCluster cluster;
+  std::atomic<int64_t> seen{0};
+  std::atomic<int> restored{0};
+  std::vector<std::thread> threads;
+  for (const int worker : {0, 1}) {
+    threads.emplace_back([&, worker] {
+      Graph graph;
+      Output w;
+      Output step;
+      {
+        const auto device = graph.with_device(
+            replica_device_setter({.worker_device = fmt::format("/job:worker/task:{}", worker)}));
+        w = graph.variable("w", torch::zeros({2}));
+        const Output loss = ops::neg(ops::sum(w));
+        const optim::SGD optimizer({.lr = 1});
+        step = is_synchronous ? minimize_synchronously(graph, optimizer, loss,
+                                                       {.total_num_replicas = 2, .replica = worker})
+                              : count_step(graph, minimize(optimizer, loss));
+      }
+      Snapshot snapshot(graph);
+      int64_t saved = 0;
+      MonitoredSession session(*cluster.workers[static_cast<size_t>(worker)], graph,
+                               {.step = step,
+                                .last_step = kLastStep,
+                                .restore =
+                                    [&](Session& lost) {
+                                      const bool has_values = snapshot.restore(lost);
+                                      restored += has_values ? 1 : 0;
+                                      return has_values;
+                                    },
+                                .session = {.secret = "test"}});
+      while (!session.should_stop()) {
+        session.run();
+        if (worker != 0) continue;
+        EXPECT_GT(session.step(), saved);
+        seen = session.step();
+        if (session.step() < saved + 10) continue;
+        snapshot.take(session.session());
+        saved = session.step();
+      }
+      if (worker != 0) return;
+      const auto last = session.session().run({w, global_step(graph)});
+      // The other's run may be under way, also when a snapshot is taken.
+      EXPECT_NEAR(last[0][0].item<double>(), last[1].item<double>(), is_synchronous ? 0 : 4);
+    });
+  }
+  const auto deadline = Deadline::after(std::chrono::seconds(60));
+  for (const int64_t step : {50, 150}) {
+    while (seen < step && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    cluster.ps.reset();
+    cluster.start_ps();
+  }
+  cluster.ps->join();
+  for (auto& thread : threads) thread.join();
+  EXPECT_GE(restored, 2);
+}
+
+TEST(MonitoredSession, AsynchronousClientsGoOnWithWhatWasSavedWhenAServerComesBack) {
+  expect_training_to_go_on(/*is_synchronous=*/false);
+}
+
+TEST(MonitoredSession, SynchronousClientsGoOnWithWhatWasSavedWhenAServerComesBack) {
+  expect_training_to_go_on(/*is_synchronous=*/true);
 }
 
 TEST(MonitoredSession, VariablesThatEachWorkerWouldHaveForItselfAreRefused) {

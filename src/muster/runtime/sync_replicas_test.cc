@@ -4,6 +4,7 @@
 #include <future>
 #include <limits>
 #include <optional>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -33,16 +34,26 @@ class ReplicaCluster {
     for (int i = 0; i < kServers + workers; ++i)
       jobs[i < kServers ? "ps" : "worker"].push_back(
           fmt::format("127.0.0.1:{}", ports_.emplace_back("127.0.0.1").port()));
+    spec_.emplace(jobs);
     for (const auto& [job, tasks] : jobs) {
-      for (size_t i = 0; i < tasks.size(); ++i)
-        servers_[job].push_back(std::make_unique<Server>(ClusterSpec(jobs), job, static_cast<int>(i),
-                                                         Server::Options{.secret = "test"}));
+      for (size_t i = 0; i < tasks.size(); ++i) servers_[job].push_back(make(job, static_cast<int>(i)));
     }
   }
 
   const Server& worker(int task) const { return *servers_.at("worker")[static_cast<size_t>(task)]; }
 
+  void restart_ps(int task) {
+    auto& server = servers_.at("ps")[static_cast<size_t>(task)];
+    server.reset();
+    server = make("ps", task);
+  }
+
  private:
+  std::unique_ptr<Server> make(const std::string& job, int task) const {
+    return std::make_unique<Server>(*spec_, job, task, Server::Options{.secret = "test"});
+  }
+
+  std::optional<ClusterSpec> spec_;
   std::vector<detail::ReservedPort> ports_;
   std::map<std::string, std::vector<std::unique_ptr<Server>>> servers_;
 };
@@ -65,8 +76,10 @@ struct Regression {
     loss = ops::mean(ops::pow(h, 2));
     step = sync ? minimize_synchronously(graph, optimizer, loss, *sync)
                 : count_step(graph, minimize(optimizer, loss));
+    graph.variable("handed_in", torch::zeros({}), /*trainable=*/false);  // for a test
   }
 
+  // The trained ones.
   std::vector<Output> variables() const {
     return {graph.output("w0"), graph.output("b0"), graph.output("w1")};
   }
@@ -237,6 +250,54 @@ TEST(SyncReplicas, ARunThatTookTooLongHasHandedItsGradientIn) {
   EXPECT_EQ(other.run(1), 2);
   EXPECT_EQ(both.get(), 2);
   expect_same(other.variables(), trained_by_one(optimizer, 2, 2));
+}
+
+constexpr int kTaskOfGlobalStep = 1;  // and of w0; the others are on task 0
+
+TEST(SyncReplicas, WhenTheTaskOfTheGlobalStepComesBackTheOtherVariablesAreTrainedOn) {
+  ReplicaCluster cluster(1);
+  Replica replica(cluster, {.total_num_replicas = 1});
+  for (int step = 0; step < 5; ++step) EXPECT_EQ(replica.run(step), step + 1);
+  const auto before = replica.variables();
+  cluster.restart_ps(kTaskOfGlobalStep);
+  EXPECT_EQ(replica.run(5), 1) << "the global step is initialised anew";
+  const auto after = replica.variables();
+  for (const size_t i : {1, 2}) EXPECT_FALSE(torch::equal(after[i], before[i])) << i;
+}
+
+// Counts the runs whose gradients have been handed in.
+Output count_handed_in(Replica& replica) {
+  Graph& graph = replica.model.graph;
+  const auto after = graph.control_dependencies({graph.find("b0/carry_out"), graph.find("w1/carry_out")});
+  return graph.assign_add(graph.output("handed_in"), graph.constant(1.0));
+}
+
+// The chief has done its work on the lost task, and waits for the other replica, which waits for the chief to
+// give the lost variables values.
+TEST(SyncReplicas, WhenATaskIsLostNobodyWaitsForOneThatWaitsForTheChief) {
+  ReplicaCluster cluster(2);
+  const auto sync = [](int worker) { return SyncReplicas{.total_num_replicas = 2, .replica = worker}; };
+  const auto start = [&](int worker) {
+    return std::async(std::launch::async,
+                      [&, worker] { return std::make_unique<Replica>(cluster, sync(worker)); });
+  };
+  auto first = start(0);
+  auto second = start(1);
+  const auto chief = first.get();
+  const auto other = second.get();
+  const Output handed_in = count_handed_in(*chief);
+  auto run = std::async(std::launch::async, [&] {
+    chief->session.run({handed_in}, {{chief->model.x, batch_of(0, 0)}});
+    return chief->session.step();
+  });
+  Session looks(cluster.worker(1).target(), other->model.graph, {.secret = "test"});
+  const auto deadline = Deadline::after(kSoon);
+  while (looks.run({other->model.graph.output("handed_in")}).front().item<float>() < 1 && !deadline.expired())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  cluster.restart_ps(1 - kTaskOfGlobalStep);
+  EXPECT_EQ(other->run(0), 1) << "with the gradient that the chief had handed in";
+  EXPECT_EQ(other->run(1), 2);
+  EXPECT_EQ(run.get(), 2) << "the chief made its run once more";
 }
 
 TEST(SyncReplicas, OneAloneMayComputeSeveralGradientsForAStep) {
