@@ -19,8 +19,11 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <source_location>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/graph.h"
@@ -39,10 +42,33 @@ Output count_step(Graph& graph, const Node& train,
 /// What is called beside the runs. A function that is empty is not called.
 struct SessionHook {
   std::function<void(Session&)> begin;  ///< When variables have values; again after a task was lost.
-  /// After a run of the step, with what it gave and the number of the step.
+  /// Before a run of the step, with the number of the last one: what the run is to compute for the hook.
+  std::function<std::vector<Output>(int64_t step)> before_run;
+  /// After a run of the step, with its number and what it gave: the fetches, then what the hook asked for.
   std::function<void(int64_t step, const std::vector<at::Tensor>& results)> after_run;
   std::function<void(Session&, int64_t step)> end;  ///< At the end of training.
 };
+
+/// How often a hook does its work: when so many steps were taken since the last time, or so much time has
+/// passed, whichever is first. 0 is never.
+struct Every {
+  int64_t steps = 0;
+  std::chrono::milliseconds time{0};
+};
+
+/// Logs values with the step and how many steps a second there were since the last line, by all workers
+/// together: "step 300: loss 0.3124, rate 0.05 (812.3 steps/s)". Of a value with many elements the first few
+/// are shown. Throws InvalidArgument where `every` is never.
+SessionHook log_values(std::vector<std::pair<std::string, Output>> values, Every every = {.steps = 100});
+
+using ValuesByName = std::map<std::string, at::Tensor>;
+
+/// Gives a function the values of all the graph's variables, but for Muster's own, every so often and at the
+/// end: for Options::chief_hooks, beside Options::restore. The values are read in one run, while others may
+/// train. What the function throws ends training. The graph outlives the hook. Throws InvalidArgument where
+/// `every` is never.
+SessionHook save_variables(const Graph& graph, std::function<void(int64_t step, const ValuesByName&)> save,
+                           Every every = {.time = std::chrono::minutes(10)});
 
 class MonitoredSession {
  public:
@@ -50,6 +76,7 @@ class MonitoredSession {
     Output step;            ///< What count_step() or minimize_synchronously() gave: each run() runs it.
     int64_t last_step = 0;  ///< Training ends when the global step has reached it; 0: when you say so.
     std::vector<SessionHook> hooks;
+    std::vector<SessionHook> chief_hooks;  ///< Of the chief alone.
 
     /// Gives variables their values from a checkpoint, on the chief; false where there is none. Called again
     /// where variables have no values afterwards: a task may have been lost again meanwhile.

@@ -61,6 +61,8 @@ struct MonitoredSession::State {
           "minimize_synchronously() gave");
     enter = detail::node_that_enters(options.step);
     is_chief = server.job() == "worker" && server.task() == 0;
+    hooks = options.hooks;
+    if (is_chief) hooks.insert(hooks.end(), options.chief_hooks.begin(), options.chief_hooks.end());
     refuse_variables_without_a_job();
     const bool has_servers = server.cluster().jobs().contains("ps");
     const auto device = graph.with_device(has_servers ? "/job:ps/task:0" : "/job:worker/task:0");
@@ -86,8 +88,9 @@ struct MonitoredSession::State {
       if (!devices.insert(place).second) continue;
       const auto device = graph.with_device(place);
       const at::Tensor yes = at::ones({}, at::TensorOptions(at::kBool));
-      const Output mark = graph.variable(
-          fmt::format("muster/{}_{}_was_here/{}", server.job(), server.task(), marks.size()), yes, /*trainable=*/false);
+      const Output mark =
+          graph.variable(fmt::format("muster/{}_{}_was_here/{}", server.job(), server.task(), marks.size()),
+                         yes, /*trainable=*/false);
       mark_all.emplace_back(graph.assign(mark, graph.constant(yes)));
       have_marks.push_back(graph.is_initialized(mark));
       marks.push_back(mark);
@@ -193,7 +196,7 @@ struct MonitoredSession::State {
     }
     if (enter.defined()) session->run({}, {}, enter_targets);
     was_ready = true;
-    for (const auto& hook : options.hooks) {
+    for (const auto& hook : hooks) {
       if (hook.begin) hook.begin(*session);
     }
   }
@@ -267,6 +270,7 @@ struct MonitoredSession::State {
   const Server& server;
   Graph& graph;
   const Options options;
+  std::vector<SessionHook> hooks;
   bool is_chief = false;
   bool was_ready = false;
   bool is_stopped = false;
@@ -319,19 +323,33 @@ Session& MonitoredSession::session() {
 std::vector<at::Tensor> MonitoredSession::run(const std::vector<Output>& fetches,
                                               const Session::Feeds& feeds) {
   std::vector<Output> all = fetches;
-  all.push_back(state_->options.step);
-  auto results = state_->with_patience([&] { return state_->session->run(all, feeds, state_->step_targets); });
-  state_->step = results.back().item<int64_t>();
-  results.pop_back();
-  for (const auto& hook : state_->options.hooks) {
-    if (hook.after_run) hook.after_run(state_->step, results);
+  std::vector<size_t> ends;  // of what each hook asks for
+  for (const auto& hook : state_->hooks) {
+    if (hook.before_run) {
+      const auto asked = hook.before_run(state_->step);
+      all.insert(all.end(), asked.begin(), asked.end());
+    }
+    ends.push_back(all.size());
   }
-  return results;
+  all.push_back(state_->options.step);
+  auto results =
+      state_->with_patience([&] { return state_->session->run(all, feeds, state_->step_targets); });
+  state_->step = results.back().item<int64_t>();
+  const auto at = [&results](size_t i) { return results.begin() + static_cast<std::ptrdiff_t>(i); };
+  const std::vector<at::Tensor> fetched(results.begin(), at(fetches.size()));
+  size_t begin = fetches.size();
+  for (size_t i = 0; i < ends.size(); ++i) {
+    std::vector<at::Tensor> given = fetched;
+    given.insert(given.end(), at(begin), at(ends[i]));
+    begin = ends[i];
+    if (const auto& hook = state_->hooks[i]; hook.after_run) hook.after_run(state_->step, given);
+  }
+  return fetched;
 }
 
 void MonitoredSession::close() {
   if (std::exchange(state_->is_closed, true)) return;
-  for (const auto& hook : state_->options.hooks) {
+  for (const auto& hook : state_->hooks) {
     if (hook.end) hook.end(*state_->session, state_->step);
   }
   state_->session->run({}, {}, {state_->more_ended});

@@ -138,7 +138,8 @@ class Snapshot {
  public:
   explicit Snapshot(Graph& graph) : variables_(graph.variables()) {
     for (const auto& variable : variables_) {
-      given_.push_back(graph.placeholder(variable.node().name() + "/given", *variable.dtype(), variable.shape()));
+      given_.push_back(
+          graph.placeholder(variable.node().name() + "/given", *variable.dtype(), variable.shape()));
       assigns_.emplace_back(graph.assign(variable, given_.back()));
     }
   }

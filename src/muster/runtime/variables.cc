@@ -83,7 +83,8 @@ void TaskVariable::declare(const GraphNode& node) {
   const MutexLock lock(mutex_);
   if (value_.defined() && !is_as(value_, info.dtype, info.shape))
     raise<InvalidArgument>(
-        "{}: its variable is {} {} here, of another graph, and this graph says {} {}. Give it another name, or "
+        "{}: its variable is {} {} here, of another graph, and this graph says {} {}. Give it another name, "
+        "or "
         "variables another place: a container of their own (Session::Options::container), or "
         "private_variables; or start the task again",
         node.describe(), c10::toString(value_.scalar_type()), Shape(value_.sizes()).to_string(),
@@ -98,8 +99,8 @@ void TaskVariable::assign(at::Tensor value) {
     value = value.clone(at::MemoryFormat::Contiguous);
   const MutexLock lock(mutex_);
   if (!is_as(value, dtype_, shape_))
-    raise<InvalidArgument>("the variable '{}' is given a value of type {} and sizes {}; expected {} {}", name_,
-                           c10::toString(value.scalar_type()), Shape(value.sizes()).to_string(),
+    raise<InvalidArgument>("the variable '{}' is given a value of type {} and sizes {}; expected {} {}",
+                           name_, c10::toString(value.scalar_type()), Shape(value.sizes()).to_string(),
                            dtype_ ? c10::toString(*dtype_) : "?", shape_.to_string());
   value_ = std::move(value);
   states_.clear();

@@ -30,7 +30,8 @@ TEST(Container, AVariableThatAnotherGraphHasWithAnotherShapeIsRefused) {
   shared.assign(torch::ones({2}));
   Graph same;
   EXPECT_EQ(&container.get(*same.variable("w", torch::zeros({2})).get()), &shared);
-  for (const at::Tensor& initial : {torch::zeros({3}), torch::zeros({2, 1}), torch::zeros({2}, at::kDouble)}) {
+  for (const at::Tensor& initial :
+       {torch::zeros({3}), torch::zeros({2, 1}), torch::zeros({2}, at::kDouble)}) {
     Graph other;
     const Output another = other.variable("w", initial);
     EXPECT_THAT(refusal_from([&] { container.get(*another.get()); }),
@@ -64,7 +65,9 @@ TEST(Container, AVariableWhoseShapeNobodyKnowsTakesAny) {
   Graph other;
   container.get(*other.variable("w", torch::zeros({3, 1}, at::kLong)).get());
   container.get(*w.get());
-  EXPECT_THAT(refusal_from([&] { variable.assign(torch::zeros({1, 1}, at::kLong)); }),
+  EXPECT_THAT(refusal_from([&] {
+                variable.assign(torch::zeros({1, 1}, at::kLong));
+              }),
               HasSubstr("expected Long [3, 1]"))
       << "somebody counts on it now";
 }
