@@ -8,6 +8,7 @@
 
 #include "server_processes.h"
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -28,6 +29,7 @@ using ::testing::AllOf;
 using testing::beside_self;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProcessCluster;
 using testing::ServerProcesses;
 using testing::soon;
@@ -91,7 +93,7 @@ TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
   servers.cluster.signal(servers.process(1), SIGKILL);
   const auto killed = std::chrono::steady_clock::now();
   EXPECT_THAT(step.get(), HasSubstr("/job:task/task:1 was lost"));
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, 10s) << "3 s are promised";
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 3s);
   EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("/job:task/task:1 was lost"))
       << "it is not back yet";
   servers.start(1);
@@ -227,34 +229,49 @@ TEST(SessionProcesses, SynchronousReplicasTrain) {
   EXPECT_THAT(result.output, ContainsRegex("after 500 steps: accuracy (8[5-9]|9[0-9])"));
 }
 
-// Each started by hand, as by any launcher that does not end all when one does.
-void expect_others_go_on_when_a_worker_dies(std::vector<std::string> flags) {
+// between_graph_mnist with a server and some workers, each started by hand, as by any launcher that does not
+// end all when one does.
+class BetweenGraph {
+ public:
+  BetweenGraph(int count, std::vector<std::string> flags) : command_(std::move(flags)) {
+    command_.insert(command_.begin(), beside_self("between_graph_mnist"));
+    for (int i = 0; i <= count; ++i)
+      addresses_.push_back(fmt::format("\"127.0.0.1:{}\"", ports_.emplace_back("127.0.0.1").port()));
+    ps = start("ps", 0);
+    for (int i = 0; i < count; ++i) workers.push_back(start("worker", i));
+  }
+
   ProcessCluster cluster;
-  std::vector<ReservedPort> ports;
-  for (int i = 0; i < 3; ++i) ports.emplace_back("127.0.0.1");
-  const auto address = [&ports](size_t i) { return fmt::format("\"127.0.0.1:{}\"", ports[i].port()); };
-  flags.insert(flags.begin(), {beside_self("between_graph_mnist"), "--steps", "3000"});
-  const auto start = [&](const char* job, int task) {
+  int ps = -1;
+  std::vector<int> workers;
+
+ private:
+  int start(const char* job, int task) {
+    const std::vector<std::string> others(addresses_.begin() + 1, addresses_.end());
+    const std::string task_config = fmt::format(
+        "{{\"cluster\": {{\"ps\": [{}], \"worker\": [{}]}}, \"task\": {{\"type\": \"{}\", "
+        "\"index\": {}}}}}",
+        addresses_.front(), fmt::join(others, ", "), job, task);
     return cluster.start(
-        {.command = flags,
-         .environment = {
-             {"MUSTER_SECRET", "test"},
-             {"OMP_NUM_THREADS", "1"},
-             {"TF_CONFIG",
-              fmt::format("{{\"cluster\": {{\"ps\": [{}], \"worker\": [{}, {}]}}, \"task\": {{\"type\": "
-                          "\"{}\", \"index\": {}}}}}",
-                          address(0), address(1), address(2), job, task)}}});
-  };
-  const int ps = start("ps", 0);
-  const int chief = start("worker", 0);
-  const int worker = start("worker", 1);
-  cluster.wait_for_output(chief, "step 2", soon());
-  cluster.signal(worker, SIGKILL);
-  EXPECT_EQ(cluster.wait(worker, soon()).signal, SIGKILL);
-  const auto result = cluster.wait(chief, soon());
+        {.command = command_,
+         .environment = {{"MUSTER_SECRET", "test"}, {"OMP_NUM_THREADS", "1"}, {"TF_CONFIG", task_config}}});
+  }
+
+  std::vector<std::string> command_;
+  std::vector<ReservedPort> ports_;
+  std::vector<std::string> addresses_;
+};
+
+void expect_others_go_on_when_a_worker_dies(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"--steps", "3000"});
+  BetweenGraph job(2, std::move(flags));
+  job.cluster.wait_for_output(job.workers[0], "step 2", soon());
+  job.cluster.signal(job.workers[1], SIGKILL);
+  EXPECT_EQ(job.cluster.wait(job.workers[1], soon()).signal, SIGKILL);
+  const auto result = job.cluster.wait(job.workers[0], soon());
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, ContainsRegex("after 300[01] steps: accuracy 9"));
-  EXPECT_EQ(cluster.wait(ps, soon()).exit_code, 0) << "the chief stops it";
+  EXPECT_EQ(job.cluster.wait(job.ps, soon()).exit_code, 0) << "the chief stops it";
 }
 
 TEST(SessionProcesses, AWorkerThatDiesLeavesTheOthersRunning) {
@@ -263,6 +280,33 @@ TEST(SessionProcesses, AWorkerThatDiesLeavesTheOthersRunning) {
 
 TEST(SessionProcesses, AReplicaThatDiesLeavesTheOthersRunning) {
   expect_others_go_on_when_a_worker_dies({"--sync"});
+}
+
+void expect_all_to_end(BetweenGraph& job) {
+  for (const int worker : job.workers) {
+    const auto result = job.cluster.wait(worker, soon());
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  EXPECT_EQ(job.cluster.wait(job.ps, soon()).exit_code, 0);
+}
+
+TEST(SessionProcesses, ReplicasGoOnWithoutABackupWorkerThatStandsStill) {
+  BetweenGraph job(3, {"--steps", "500", "--sync", "--replicas-to-aggregate", "2"});
+  job.cluster.wait_for_output(job.workers[0], "step 100", soon());
+  job.cluster.signal(job.workers[2], SIGSTOP);
+  job.cluster.wait_for_output(job.workers[0], "after 500 steps", soon());
+  job.cluster.signal(job.workers[2], SIGCONT);
+  expect_all_to_end(job);
+}
+
+TEST(SessionProcesses, ReplicasWaitForOneThatStandsStillAndTheServerNamesIt) {
+  BetweenGraph job(2, {"--steps", "500", "--sync"});
+  job.cluster.wait_for_output(job.workers[0], "step 100", soon());
+  job.cluster.signal(job.workers[1], SIGSTOP);
+  job.cluster.wait_for_output(job.ps, "replica 0 waits for one gradient more of replicas 1", soon());
+  EXPECT_THAT(job.cluster.output(job.workers[0]), Not(HasSubstr("after 500 steps")));
+  job.cluster.signal(job.workers[1], SIGCONT);
+  expect_all_to_end(job);
 }
 
 TEST(SessionProcesses, BadCommandLinesAreRefused) {
