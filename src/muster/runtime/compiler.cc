@@ -238,7 +238,7 @@ uint32_t Compiler::number_of(const GraphNode& node, size_t argument) {
 uint32_t Compiler::variable_index(const GraphNode& variable) {
   const auto [found, is_new] =
       variables_.emplace(&variable, static_cast<uint32_t>(program_.variables.size()));
-  if (is_new) program_.variables.push_back(&container_.get(variable.name));
+  if (is_new) program_.variables.push_back(&container_.get(variable));
   return found->second;
 }
 

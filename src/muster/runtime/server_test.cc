@@ -53,6 +53,24 @@ TEST(Server, AConstantOfAnotherTaskComesFromThere) {
       << "the graph may grow between runs";
 }
 
+TEST(Server, AGraphThatSaysAnotherShapeOfASharedVariableIsRefused) {
+  const TestServers cluster(1);
+  Graph first;
+  const Output w = first.variable("w", torch::ones({2}));
+  Session session(cluster.target(), first, {.secret = "test"});
+  session.run({}, {}, {first.initializer()});
+  Graph other;
+  const Output wider = other.variable("w", torch::zeros({3}));
+  const Node init = other.initializer();
+  Session shares(cluster.target(), other, {.secret = "test"});
+  EXPECT_THAT(refusal_by([&] { shares.run({}, {}, {init}); }),
+              AllOf(HasSubstr("node 'w'"), HasSubstr("is Float [2] here"), HasSubstr("says Float [3]")));
+  EXPECT_TRUE(torch::equal(session.run({w}).front(), torch::ones({2})));
+  Session elsewhere(cluster.target(), other, {.container = "other", .secret = "test"});
+  elsewhere.run({}, {}, {init});
+  EXPECT_TRUE(torch::equal(elsewhere.run({wider}).front(), torch::zeros({3})));
+}
+
 TEST(Server, AClusterOfOneNeedsNoSecret) {
   Server server = Server::create_local();
   Graph graph;
