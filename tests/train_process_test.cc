@@ -221,8 +221,8 @@ TEST_F(TrainProcesses, HalfAsManyBytesBetweenHostsTrainNearlyTheSame) {
   EXPECT_GT(relative_difference(exact.front(), all.front()), 0);
 }
 
-// They differ by rounding, 1e-7 at first. Training makes that larger, a hundredfold within a few steps where a
-// maximum of the pooling is another one: so on some processors from the seventieth step on.
+// They differ by rounding, 1e-7 at first. Training makes that larger, a hundredfold within a few steps where
+// a maximum of the pooling is another one: so on some processors from the seventieth step on.
 TEST_F(TrainProcesses, PyTorchsDistributedDataParallelHasTheSameLosses) {
   const std::string initial = folder_ / "initial";
   const auto ours = start(2, {"--steps", "50", "--initial", initial});

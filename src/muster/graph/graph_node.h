@@ -85,6 +85,7 @@ struct GraphData {
   std::vector<GraphNode*> initializers;                                       // one for each variable
   std::unordered_map<const char*, std::shared_ptr<const std::string>> files;  // by source_location's names
   int64_t gradient_calls = 0;
+  uint64_t placements = 0;  // how often nodes were moved: sessions have to look where they are now
 
   // What scopes say of new nodes.
   std::string scope;  // "encoder/", or empty

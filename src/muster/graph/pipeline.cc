@@ -488,6 +488,7 @@ void place(Graph& graph, const std::vector<std::pair<std::string, std::string>>&
       break;
     }
   }
+  ++graph.data().placements;
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!fits[i])
       raise<InvalidArgument>("place: the pattern '{}' fits no node that is left to it", devices[i].first);

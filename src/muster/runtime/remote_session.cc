@@ -79,8 +79,10 @@ class RemoteSession::RemoteCallable final : public Callable::State {
  private:
   std::shared_ptr<runtime::Prepared> ready(Deadline deadline) {
     const MutexLock lock(mutex_);
-    if (!prepared_)
+    const uint64_t placements = session_.graph_now().placements;
+    if (!prepared_ || placements != placements_)
       prepared_ = std::make_shared<runtime::Prepared>(session_.prepare_at_master(signature_, deadline));
+    placements_ = placements;
     return prepared_;
   }
 
@@ -94,6 +96,7 @@ class RemoteSession::RemoteCallable final : public Callable::State {
   std::vector<Program::Feed> feeds_;
   Mutex mutex_;
   std::shared_ptr<runtime::Prepared> prepared_ MUSTER_GUARDED_BY(mutex_);  // shared with runs under way
+  uint64_t placements_ MUSTER_GUARDED_BY(mutex_) = 0;                      // when it was prepared
 };
 
 RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Session::Options options)
@@ -125,9 +128,13 @@ Deadline RemoteSession::deadline_of_run() const {
   return options_.timeout.count() > 0 ? Deadline::after(options_.timeout) : Deadline::never();
 }
 
+RemoteSession::GraphState RemoteSession::graph_now() const {
+  return {.nodes = graph_.size(), .placements = graph_.data().placements};
+}
+
 void RemoteSession::open(Deadline deadline, Deadline until_all_are_there) {
   master_ = std::make_unique<RuntimeClient>(address_, secret_, deadline);
-  sent_nodes_ = 0;
+  sent_ = {};
   runtime::Request request;
   auto* session = request.mutable_open_session();
   session->set_container(options_.container);
@@ -151,13 +158,13 @@ void RemoteSession::send_whole_graph(Deadline deadline) {
   runtime::Request request;
   request.mutable_set_graph()->set_transfer(transfer);
   ask(std::move(request), deadline);
-  sent_nodes_ = graph_.size();
+  sent_ = graph_now();
 }
 
 runtime::Prepared RemoteSession::prepare_at_master(const Signature& signature, Deadline deadline) {
   const MutexLock lock(preparing_);
   if (!master_->is_alive()) open(Deadline::after(kAnswerTimeout).earlier(deadline), deadline);
-  if (sent_nodes_ != graph_.size()) send_whole_graph(deadline);
+  if (sent_ != graph_now()) send_whole_graph(deadline);
   runtime::Request request;
   auto* prepare = request.mutable_prepare();
   *prepare->mutable_signature() = to_proto(signature);

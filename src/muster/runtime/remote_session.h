@@ -34,6 +34,14 @@ class RemoteSession final : public SessionBackend {
   class RemoteCallable;
   class NotBegun;
 
+  // A graph may grow between runs, and its nodes may be moved.
+  struct GraphState {
+    size_t nodes = 0;
+    uint64_t placements = 0;
+    bool operator==(const GraphState&) const = default;
+  };
+  GraphState graph_now() const;
+
   // A task's data link. Ended when the session or the task is.
   struct TaskLink {
     runtime::Peer peer;
@@ -85,7 +93,7 @@ class RemoteSession final : public SessionBackend {
 
   Mutex preparing_;  // one request at a time
   std::unique_ptr<RuntimeClient> master_ MUSTER_GUARDED_BY(preparing_);
-  size_t sent_nodes_ MUSTER_GUARDED_BY(preparing_) = 0;
+  GraphState sent_ MUSTER_GUARDED_BY(preparing_);
 
   mutable Mutex mutex_;
   std::map<std::string, std::unique_ptr<TaskLink>> links_ MUSTER_GUARDED_BY(mutex_);  // by local name

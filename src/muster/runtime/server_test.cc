@@ -15,6 +15,7 @@
 #include "muster/deadline.h"
 #include "muster/error.h"
 #include "muster/ops.h"
+#include "muster/pipeline.h"
 #include "muster/runtime/runtime_stream.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
@@ -276,6 +277,24 @@ TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
   EXPECT_THAT(refusal_by([&] { run(); }), HasSubstr("'w'")) << "what it kept is lost";
   session.run({}, {}, {init});
   EXPECT_TRUE(torch::equal(run().front(), torch::ones({2})));
+}
+
+TEST(Server, NodesMayBeMovedBetweenRuns) {
+  const TestServers cluster(2);
+  Graph graph;
+  const Output w = graph.variable("w", torch::ones({2}));
+  const Node init = graph.initializer();
+  Session session(cluster.target(), graph, {.log_device_placement = true});
+  const auto devices_of = [&](const auto& run) {
+    ::testing::internal::CaptureStderr();
+    run();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(devices_of([&] { session.run({}, {}, {init}); }),
+              HasSubstr("w: (muster::variable): /job:task/replica:0/task:0"));
+  place(graph, {{"w*", "/job:task/task:1"}});
+  EXPECT_THAT(devices_of([&] { session.run({}, {}, {init}); }),
+              HasSubstr("w: (muster::variable): /job:task/replica:0/task:1"));
 }
 
 TEST(Server, ManyThreadsAndSessionsRunAtOnce) {

@@ -219,6 +219,7 @@ std::vector<Stage> place_in_stages(const Output& loss, const std::vector<std::st
     }
     stages.push_back(std::move(stage));
   }
+  ++graph.placements;
   // What gives a variable its first value is where the variable is.
   for (auto* node : graph.initializers) {
     const GraphNode& variable = *node->arguments[0].outputs().front().get();
