@@ -282,7 +282,7 @@ TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
 TEST(Server, NodesMayBeMovedBetweenRuns) {
   const TestServers cluster(2);
   Graph graph;
-  const Output w = graph.variable("w", torch::ones({2}));
+  graph.variable("w", torch::ones({2}));
   const Node init = graph.initializer();
   Session session(cluster.target(), graph, {.log_device_placement = true});
   const auto devices_of = [&](const auto& run) {
@@ -291,10 +291,10 @@ TEST(Server, NodesMayBeMovedBetweenRuns) {
     return ::testing::internal::GetCapturedStderr();
   };
   EXPECT_THAT(devices_of([&] { session.run({}, {}, {init}); }),
-              HasSubstr("w: (muster::variable): /job:task/replica:0/task:0"));
+              HasSubstr("w/initialize: (muster::assign): /job:task/replica:0/task:0"));
   place(graph, {{"w*", "/job:task/task:1"}});
   EXPECT_THAT(devices_of([&] { session.run({}, {}, {init}); }),
-              HasSubstr("w: (muster::variable): /job:task/replica:0/task:1"));
+              HasSubstr("w/initialize: (muster::assign): /job:task/replica:0/task:1"));
 }
 
 TEST(Server, ManyThreadsAndSessionsRunAtOnce) {
