@@ -170,13 +170,21 @@ int run_over_hosts(const std::vector<std::string>& arguments) {
   }
   const Output sum = ops::sum(ops::add(far, x));
   Session session(arguments.front(), graph, {.secret = "test", .timeout = 5s});
-  for (int step = 0;; ++step) {
-    const int64_t size = 100'000 + step % 7;
+  const auto run = [&](int64_t size) {
     const auto found = session.run({sum}, {{x, torch::ones({size})}}).front().item<float>();
     if (found != 3 * static_cast<float>(size)) throw Error(fmt::format("the sum is {}", found));
-    fmt::print("step {}\n", step);
-    std::fflush(stdout);
+  };
+  try {
+    for (int step = 0;; ++step) {
+      run(100'000 + step % 7);
+      fmt::print("step {}\n", step);
+      std::fflush(stdout);
+    }
+  } catch (const DeadlineExceeded&) {
+    // The other task may have done its part before, so that only this one was left, waiting for a value of it.
   }
+  run(10);
+  return 0;
 }
 const testing::TaskRegistration kRunOverHosts("run-over-hosts", run_over_hosts);
 

@@ -39,7 +39,9 @@ enum class PipelineSchedule {
 struct PipelineOptions {
   int micro_batches = 8;
   PipelineSchedule schedule = PipelineSchedule::kZeroBubble;
-  bool loss_is_sum = false;  ///< The loss is a sum over the batch; otherwise it is a mean.
+  /// The loss is a sum over the batch; otherwise it is a mean. A loss function that says what it is, by its
+  /// `reduction`, has to agree.
+  bool loss_is_sum = false;
 };
 
 /// What a run of training feeds, fetches and runs.

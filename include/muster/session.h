@@ -6,7 +6,8 @@
 //   session.run({}, {}, {graph.initializer()});
 //   torch::Tensor y_value = session.run({y}, {{x, images}}).front();
 //
-// "local" runs in this process, without any network, and variables live in the session. The target() of a
+// "local" runs in this process, without any network and whatever devices nodes have, and variables live in
+// the session. The target() of a
 // Server (server.h), "grpc://host:port", runs the graph on that server's cluster, each node on the task that
 // its device names, and those without one on that server; variables live on the tasks that have them, and
 // are shared by all sessions of the cluster unless Options say otherwise. Making such a session waits for all

@@ -68,7 +68,7 @@ struct ParameterGroup {
 };
 
 struct TrainerOptions {
-  /// How many epochs training is to take, for the progress line; 0: not said.
+  /// How many epochs training is to take, for the progress line; it does not end training. 0: not said.
   int64_t epochs = 0;
   /// The samples of an epoch, of all workers together, for schedules in epochs and the progress line.
   int64_t samples_per_epoch = 0;

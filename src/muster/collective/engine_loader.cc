@@ -37,8 +37,11 @@ void* open(const std::string& name, const std::string& file, const std::string& 
   }
   std::vector<std::string> places;
   for (const auto& folder : folders) places.push_back(folder.empty() ? "the system's search path" : folder);
-  raise<InvalidArgument>("the engine '{}' was not built: {} is not in {}; install {} and build again", name,
-                         file, fmt::join(places, ", "), needs->second);
+  raise<InvalidArgument>(
+      "the engine '{}' was not found: {} is not in {}. Link muster::muster, which knows its folder, or name "
+      "that "
+      "in LD_LIBRARY_PATH; if Muster was built without it, install {} and build again",
+      name, file, fmt::join(places, ", "), needs->second);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST(EngineLoader, AnUnknownNameIsRefusedWithTheOnesThereAre) {
 
 TEST(EngineLoader, AnEngineThatWasNotBuiltSaysWhatIsMissing) {
   EXPECT_THAT(error_of("mpi", {"/nowhere"}),
-              AllOf(HasSubstr("the engine 'mpi' was not built"), HasSubstr("/nowhere"),
+              AllOf(HasSubstr("the engine 'mpi' was not found"), HasSubstr("/nowhere"),
                     HasSubstr("install libopenmpi-dev and build again")));
   EXPECT_THAT(error_of("gloo", {"/nowhere"}), HasSubstr("install libgloo-dev and libtorch-dev"));
 }

@@ -62,6 +62,18 @@ bool is_of_batches(const GraphNode& node) {
   return shape.known() && !shape.sizes().empty() && shape.sizes().front() == Size{.fixed = 0, .batches = 1};
 }
 
+// What a loss function does with the losses of a batch; empty where it does not say so.
+std::optional<bool> is_sum_of_batch(const GraphNode& loss) {
+  const auto& arguments = loss.op->schema().arguments();
+  for (size_t i = 0; i < std::min(arguments.size(), loss.arguments.size()); ++i) {
+    const Argument& given = loss.arguments[i];
+    if (arguments[i].name() != "reduction" || !given.is_value() || !given.value().isInt()) continue;
+    if (given.value().toInt() == at::Reduction::Mean) return false;
+    if (given.value().toInt() == at::Reduction::Sum) return true;
+  }
+  return std::nullopt;
+}
+
 class PipelineBuilder {
  public:
   PipelineBuilder(const Output& loss, const PipelineOptions& options, std::source_location where)
@@ -505,6 +517,11 @@ Pipeline minimize_in_pipeline(const optim::Optimizer& optimizer, const Output& l
   if (loss.shape().known() && !loss.shape().sizes().empty())
     raise<InvalidArgument>("{}: the loss, {}, has the shape {}; expected a scalar, over the whole batch",
                            subject, loss.name(), loss.shape().to_string());
+  const auto is_sum = is_sum_of_batch(*loss.get());
+  if (is_sum && *is_sum != options.loss_is_sum)
+    raise<InvalidArgument>(
+        "{}: {} is a {} over the batch, and PipelineOptions::loss_is_sum says otherwise: set it to {}",
+        subject, loss.name(), *is_sum ? "sum" : "mean", *is_sum);
   return PipelineBuilder(loss, options, where).build(optimizer, lr);
 }
 

@@ -178,6 +178,22 @@ TEST(Pipeline, ALossMayBeASumOverTheBatch) {
   expect_near(trained_by(true), trained_by(false));
 }
 
+TEST(Pipeline, ALossThatIsNoMeanOverTheBatchIsNotTakenForOne) {
+  for (const bool is_sum : {false, true}) {
+    Graph graph;
+    const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
+    const Output w = graph.variable("w", torch::randn({6, 6}));
+    const Output loss =
+        ops::mse_loss(ops::matmul(x, w), x, is_sum ? at::Reduction::Sum : at::Reduction::Mean);
+    try {
+      minimize_in_pipeline(optim::SGD({.lr = 0.001}), loss, {.micro_batches = 2, .loss_is_sum = !is_sum});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(is_sum ? "set it to true" : "set it to false"));
+    }
+  }
+}
+
 // Each micro-batch is a batch to a batch norm; what it keeps of them is as in a loop over them.
 TEST(Pipeline, RunningStatisticsAreThoseOfALoopOverMicroBatches) {
   torch::manual_seed(3);

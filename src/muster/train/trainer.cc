@@ -810,6 +810,14 @@ class Trainer::Impl {
   int64_t count_samples(const StepResult& result) {
     const int64_t own_count = samples_used_ + std::llround(result.total * static_cast<double>(unit_));
     const int64_t before = std::exchange(samples_used_, strategy_->samples().value_or(own_count));
+    const int64_t expected = options_.epochs * options_.samples_per_epoch;
+    if (expected > 0 && samples_used_ > expected + options_.samples_per_epoch && job_.is_chief() &&
+        !std::exchange(warned_of_more_epochs_, true))
+      log_warning(
+          "training goes on, an epoch after the {} of TrainerOptions::epochs, which are for the progress "
+          "line "
+          "alone: the loop ends training, or TrainerOptions::max_steps, of which done() tells",
+          options_.epochs);
     return samples_used_ - before;
   }
 
@@ -895,6 +903,7 @@ class Trainer::Impl {
   bool is_running_ = false;          // a step, and no hook of it
   bool warned_of_empty_ = false;
   bool warned_of_no_steps_ = false;
+  bool warned_of_more_epochs_ = false;
   bool warned_of_no_rate_ = false;
   bool warned_of_loss_ = false;
   bool has_changed_ = false;  // change_parameters() was called after the first step

@@ -78,6 +78,20 @@ TEST(TrainerWarnings, BatchesThatWereNeverAppliedAndATrainerThatTookNoStepAreSai
                                   HasSubstr("took no step: Trainer::step() computes")));
 }
 
+TEST(TrainerWarnings, TrainingThatGoesOnAfterItsEpochsIsSaid) {
+  Logged logged;
+  EXPECT_THAT(errors_of(with_warnings({1}),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Trainer trainer(job, net, sgd_rule(), {.epochs = 2, .samples_per_epoch = 16});
+                          for (int step = 0; step < 8 && !trainer.done(); ++step)
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          trainer.finish_epoch();
+                        }),
+              Each(""));
+  EXPECT_THAT(logged.end(), HasSubstr("training goes on, an epoch after the 2 of TrainerOptions::epochs"));
+}
+
 TEST(TrainerWarnings, LocalStepsThatAreNotAveragedAndParametersThatAreAllFrozenAreSaid) {
   Logged logged;
   const auto errors = errors_of(with_warnings(with_server("ps-local")), [](Job& job) {
