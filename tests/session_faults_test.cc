@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/ops.h"
+#include "muster/queue.h"
 #include "muster/server.h"
 #include "muster/session.h"
 #include "muster/testing/hosts.h"
@@ -157,6 +158,55 @@ TEST(SessionFaults, WhatAClientKeepsGoesWithItWhetherItDiesOrFallsSilent) {
     }
     EXPECT_EQ(refusal, "nothing was thrown") << "after signal " << signal;
   }
+}
+
+// The client of in-graph replication that forgets to stop the other servers.
+int forget_to_stop(const std::vector<std::string>&) {
+  Server server = Server::of_environment();
+  if (server.task() > 0) {
+    server.join();
+    return 0;
+  }
+  Graph graph;
+  const Output two = [&] {
+    const auto other = graph.with_device("/job:worker/task:1");
+    return graph.constant(2.0);
+  }();
+  Session session(server.target(), graph);
+  session.run({two});
+  return 0;
+}
+const testing::TaskRegistration kForgetToStop("forget-to-stop", forget_to_stop);
+
+TEST(SessionFaults, AServerWhoseClientsHaveGoneSaysThatItWaits) {
+  testing::ProcessCluster cluster;
+  const int job = cluster.start(
+      {.command = {testing::beside_self("muster"), "run", "--workers", "2", "--strategy", "none",
+                   "--stall-warning", "1s", "--", testing::self_path(), "--task-main=forget-to-stop"}});
+  cluster.wait_for_output(job, "/job:worker/task:1: all clients have gone since 1.0 s", soon());
+  cluster.signal(job, SIGINT);
+  EXPECT_EQ(cluster.wait(job, soon()).exit_code, 130);
+}
+
+// A value that never comes: the client says for whom it waits when the job's flag says so.
+int wait_for_a_queue(const std::vector<std::string>& arguments) {
+  Graph graph;
+  const Queue queue(graph, "empty", {.capacity = 1, .types = {at::kFloat}});
+  Session session(arguments.front(), graph, {.secret = "test", .timeout = 20s});
+  session.run(queue.dequeue());
+  return 0;
+}
+const testing::TaskRegistration kWaitForAQueue("wait-for-a-queue", wait_for_a_queue);
+
+TEST(SessionFaults, ARunThatWaitsSaysSoWhenTheJobsStallWarningSays) {
+  ServerProcesses servers(1);
+  const int client = servers.cluster.start(
+      {.command = {testing::self_path(), "--task-main=wait-for-a-queue", servers.target(0)},
+       .environment = {{"MUSTER_STALL_WARNING", "300ms"}}});
+  const auto before = std::chrono::steady_clock::now();
+  servers.cluster.wait_for_output(client, "a run still waits for /job:task/task:0", soon());
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 9s) << "without the flag it is 10 s";
+  servers.cluster.signal(client, SIGKILL);
 }
 
 // A run over both hosts, again and again.

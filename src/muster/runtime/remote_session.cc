@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "muster/base/config.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
@@ -20,7 +22,6 @@ namespace muster::detail {
 namespace {
 
 constexpr auto kAnswerTimeout = std::chrono::seconds(30);
-constexpr auto kStallWarning = std::chrono::seconds(10);
 // How long a run that has failed waits for the other tasks to end it too.
 constexpr auto kGrace = std::chrono::seconds(1);
 // How long a task may take to hear that a run has failed; then the link to it is ended, and so the run.
@@ -39,6 +40,13 @@ void check_prepared(const runtime::Prepared& prepared, const Signature& signatur
     check(part.feeds(), signature.feeds.size());
     check(part.fetches(), signature.fetches.size());
   }
+}
+
+// What --stall-warning says to the tasks of a job.
+std::chrono::milliseconds stall_warning_of_job() {
+  Config config;
+  config.read_environment(Environment::of_process());
+  return config.stall_warning;
 }
 
 }  // namespace
@@ -104,6 +112,7 @@ RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Sess
       options_(std::move(options)),
       address_(address_of_target(target)),
       secret_(secret_for_client(target, options_.secret)),
+      stall_warning_(stall_warning_of_job()),
       endpoint_({.host = "127.0.0.1", .secret = secret_}),
       next_step_(random_number()) {
   const MutexLock lock(preparing_);
@@ -360,7 +369,7 @@ std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
   });
   begin(id, step, prepared, feeds, deadline);
 
-  auto warning = Deadline::after(kStallWarning);
+  auto warning = stall_warning_.count() > 0 ? Deadline::after(stall_warning_) : Deadline::never();
   MutexLock lock(mutex_);
   while (step.missing > 0 && step.status.ok()) {
     if (deadline.expired()) {

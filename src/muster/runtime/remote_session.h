@@ -88,6 +88,7 @@ class RemoteSession final : public SessionBackend {
   const Session::Options options_;
   const Address address_;
   const std::string secret_;
+  const std::chrono::milliseconds stall_warning_;  // after which a run that waits says for whom; 0: never
   TaskMemory memory_;
   Endpoint endpoint_;
 

@@ -1,7 +1,9 @@
 #include "muster/server.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -83,6 +85,7 @@ struct Server::State {
                   wait_until_ready();
                   master->end(stream);
                   worker->end_session(stream);
+                  leave(stream);
                 }});
     target = fmt::format("grpc://{}", streams->address().to_string());
     master.emplace(detail::Master::Options{
@@ -111,6 +114,7 @@ struct Server::State {
 
   void handle(uint64_t stream, const runtime::Request& request) {
     wait_until_ready();
+    enter(stream);
     if (request.has_register_()) {
       worker->expect_part(stream, request.register_().transfer());
       threads.run([this, stream, request] { add_part(stream, request); });
@@ -143,6 +147,37 @@ struct Server::State {
     changed.notify_all();
   }
 
+  void enter(uint64_t stream) {
+    const detail::MutexLock lock(mutex);
+    clients.insert(stream);
+  }
+
+  void leave(uint64_t stream) {
+    const detail::MutexLock lock(mutex);
+    clients.erase(stream);
+    alone_since = std::chrono::steady_clock::now();
+    changed.notify_all();
+  }
+
+  // Within a job that a launcher has started, a client that ends without a word of it leaves servers waiting.
+  void join() {
+    detail::MutexLock lock(mutex);
+    while (!is_stopped) {
+      if (stall_warning.count() == 0 || !alone_since) {
+        changed.wait(lock);
+      } else if (!clients.empty() || std::chrono::steady_clock::now() < *alone_since + stall_warning) {
+        changed.wait_until(lock, Deadline::after(stall_warning).time_point());
+      } else {
+        detail::log_warning(
+            "{}: all clients have gone since {}, and this server waits until it is stopped: the last client "
+            "may "
+            "do so by Server::stop(), as a MonitoredSession does at its last step",
+            task.to_string(), format_seconds(stall_warning));
+        stall_warning = {};
+      }
+    }
+  }
+
   const ClusterSpec cluster;
   const detail::TaskName task;
   const std::string secret;
@@ -150,6 +185,10 @@ struct Server::State {
   detail::ConditionVariable changed;
   bool is_ready MUSTER_GUARDED_BY(mutex) = false;
   bool is_stopped MUSTER_GUARDED_BY(mutex) = false;
+  std::set<uint64_t> clients MUSTER_GUARDED_BY(mutex);  // and masters, by their streams
+  std::optional<std::chrono::steady_clock::time_point> alone_since MUSTER_GUARDED_BY(mutex);
+  std::chrono::milliseconds stall_warning MUSTER_GUARDED_BY(mutex){
+      0};              // after which join() says so; 0: never
   std::string target;  // constant after construction, as those below
   std::optional<detail::Worker> worker;
   std::optional<detail::RuntimeStreams> streams;
@@ -181,7 +220,11 @@ Server Server::of_environment(Options options) {
     throw InvalidArgument(
         "nobody says which task of which cluster this process is: start it with `muster run`, or set "
         "TF_CONFIG, or MUSTER_CLUSTER and MUSTER_TASK");
-  return {ClusterSpec::parse(identity.cluster.to_json()), *identity.task.job, *identity.task.task, options};
+  Server server(ClusterSpec::parse(identity.cluster.to_json()), *identity.task.job, *identity.task.task,
+                options);
+  const detail::MutexLock lock(server.state_->mutex);
+  server.state_->stall_warning = config.stall_warning;
+  return server;
 }
 
 const ClusterSpec& Server::cluster() const {
@@ -208,8 +251,7 @@ const std::string& Server::target() const {
 }
 
 void Server::join() {
-  detail::MutexLock lock(state_->mutex);
-  while (!state_->is_stopped) state_->changed.wait(lock);
+  state_->join();
 }
 
 void Server::stop() {
