@@ -14,6 +14,7 @@
 #include "muster/monitored_session.h"
 #include "muster/ops.h"
 #include "muster/server.h"
+#include "muster/shard.h"
 #include "muster/sync_replicas.h"
 #include "muster/trace.h"
 
@@ -58,16 +59,19 @@ void train(const muster::Server& server, const Flags& flags) {
 
   const auto training = examples::load_mnist(flags.folder, /*train=*/true);
   const auto test = examples::load_mnist(flags.folder, /*train=*/false);
-  torch::manual_seed(server.task() + 1);  // each worker draws other batches
+  const auto workers = static_cast<int>(server.cluster().jobs().at("worker").size());
+  const muster::Shard shard(training.size(), {.rank = server.task(), .size = workers});
 
   muster::MonitoredSession session(server, graph, {.step = step, .last_step = flags.steps});
-  while (!session.should_stop()) {
-    const torch::Tensor drawn = torch::randint(training.size(), {flags.batch});
-    const auto results = session.run({loss}, {{net.inputs[0], training.images.index_select(0, drawn)},
-                                              {labels, training.labels.index_select(0, drawn)}});
-    if (session.is_chief() && session.step() % 100 < 2) {
-      fmt::print("step {}: loss {:.4f}\n", session.step(), results[0].item<double>());
-      std::fflush(stdout);
+  for (int64_t epoch = 0; !session.should_stop(); ++epoch) {
+    for (const torch::Tensor& index : shard.epoch(epoch, flags.batch)) {
+      if (session.should_stop()) break;
+      const auto results = session.run({loss}, {{net.inputs[0], training.images.index_select(0, index)},
+                                                {labels, training.labels.index_select(0, index)}});
+      if (session.is_chief() && session.step() % 100 < 2) {
+        fmt::print("step {}: loss {:.4f}\n", session.step(), results[0].item<double>());
+        std::fflush(stdout);
+      }
     }
   }
   if (session.is_chief()) {

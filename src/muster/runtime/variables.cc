@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/text.h"
 #include "muster/graph/graph_node.h"
 #include "muster/optim/gradients.h"
 #include "muster/runtime/replica_coordinator.h"
@@ -20,6 +22,15 @@ namespace {
 
 // Elements that a thread updates at least: fewer are done sooner than a thread is woken.
 constexpr int64_t kGrain = 32768;
+
+// "sgd momentum=0.9": rates may differ from step to step.
+std::string options_without_rate(const UpdateRule& rule) {
+  std::string text;
+  for (const auto& word : split(rule.to_string(), ' ')) {
+    if (!word.starts_with("lr=")) text += (text.empty() ? "" : " ") + word;
+  }
+  return text;
+}
 
 // What is not known fits.
 bool is_as(const at::Tensor& value, std::optional<at::ScalarType> dtype, const Shape& shape) {
@@ -107,6 +118,25 @@ void TaskVariable::assign(at::Tensor value) {
   step_ = 0;
 }
 
+// What a rule remembers of a variable means nothing to another one, or to the same with other options.
+void TaskVariable::begin_rule(const UpdateRule& rule) {
+  if (&rule == last_rule_) return;
+  last_rule_ = &rule;
+  std::string options = options_without_rate(rule);
+  if (options == rule_) return;
+  if (!rule_.empty() && step_ > 0) {
+    if (!std::exchange(has_warned_, true))
+      log_warning(
+          "the variable '{}' is updated by '{}', and was by '{}' before: what that remembered of it is "
+          "forgotten. "
+          "Clients that train it together need the same optimizer",
+          name_, options, rule_);
+    states_.clear();
+    step_ = 0;
+  }
+  rule_ = std::move(options);
+}
+
 void TaskVariable::update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr) {
   const MutexLock lock(mutex_);
   if (!value_.defined())
@@ -118,6 +148,7 @@ void TaskVariable::update(const UpdateRule& rule, const at::Tensor& gradient, st
     raise<InvalidArgument>("the variable '{}' is neither of float32 nor of float64, which update rules take",
                            name_);
   if (is_held_by_others(value_)) value_ = value_.clone();
+  begin_rule(rule);
   if (states_.size() != rule.states()) {
     states_.clear();
     for (size_t i = 0; i < rule.states(); ++i) states_.push_back(at::zeros_like(value_));

@@ -50,11 +50,13 @@ class TaskVariable {
   /// Adds to the value, which there has to be, and gives the sum. What a rule remembers stays.
   at::Tensor add(const at::Tensor& value);
 
-  /// One step by the rule. The gradient is dense, and of the variable's type and sizes. Throws InvalidArgument
-  /// where it is not finite: then the value is as it was.
+  /// One step by the rule; another one than before begins anew, with a warning. The gradient is dense, and of
+  /// the variable's type and sizes. Throws InvalidArgument where it is not finite: then the value is as it was.
   void update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr);
 
  private:
+  void begin_rule(const UpdateRule& rule) MUSTER_REQUIRES(mutex_);
+
   const std::string name_;
   mutable Mutex mutex_;
   at::Tensor value_ MUSTER_GUARDED_BY(mutex_);
@@ -62,6 +64,9 @@ class TaskVariable {
   Shape shape_ MUSTER_GUARDED_BY(mutex_);
   std::vector<at::Tensor> states_ MUSTER_GUARDED_BY(mutex_);
   int64_t step_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::string rule_ MUSTER_GUARDED_BY(mutex_);  // whose states they are, with its options
+  const UpdateRule* last_rule_ MUSTER_GUARDED_BY(mutex_) = nullptr;  // only compared: nobody keeps it
+  bool has_warned_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
 class Replicas;

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/base/log.h"
 #include "muster/error.h"
+#include "muster/optim/rules.h"
 
 namespace muster::detail {
 namespace {
@@ -70,6 +72,30 @@ TEST(Container, AVariableWhoseShapeNobodyKnowsTakesAny) {
               }),
               HasSubstr("expected Long [3, 1]"))
       << "somebody counts on it now";
+}
+
+// Clients that train together with different optimizers, or a second phase of training with another one.
+TEST(TaskVariable, AnotherRuleBeginsAnewAndIsSaid) {
+  std::string lines;
+  set_log_sink([&lines](std::string_view line) { lines += line; });
+  TaskVariable variable("w");
+  variable.assign(torch::zeros({2}));
+  const auto heavy = sgd({.lr = 0.1, .momentum = 0.9});
+  const auto other_rate = sgd({.lr = 0.2, .momentum = 0.9});
+  const auto plain = sgd({.lr = 0.1});
+  const torch::Tensor gradient = torch::ones({2});
+  variable.update(*heavy, gradient, std::nullopt);
+  variable.update(*other_rate, gradient, 0.1);
+  EXPECT_TRUE(torch::allclose(variable.read(), torch::full({2}, -0.29))) << "the same rule: 0.1 and 0.19";
+  EXPECT_EQ(lines, "");
+  variable.update(*plain, gradient, std::nullopt);
+  EXPECT_THAT(lines, AllOf(HasSubstr("the variable 'w' is updated by 'sgd"), HasSubstr("momentum=0.9"),
+                           HasSubstr("the same optimizer")));
+  lines.clear();
+  variable.update(*heavy, gradient, std::nullopt);
+  EXPECT_TRUE(torch::allclose(variable.read(), torch::full({2}, -0.49))) << "without the momentum of before";
+  EXPECT_EQ(lines, "") << "it was said before";
+  set_log_sink({});
 }
 
 }  // namespace
