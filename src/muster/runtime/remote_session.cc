@@ -202,7 +202,7 @@ RemoteSession::TaskLink& RemoteSession::link_to(const runtime::Peer& peer, Deadl
   {
     const MutexLock lock(mutex_);
     if (const auto found = links_.find(peer.local_name()); found != links_.end()) {
-      if (!found->second->is_lost) return *found->second;
+      if (!found->second->is_lost && !found->second->link->is_closed()) return *found->second;
       lost_.push_back(std::move(found->second));  // runs may still look at it
       links_.erase(found);
     }
@@ -318,11 +318,12 @@ void RemoteSession::begin(uint64_t id, Step& step, const runtime::Prepared& prep
   for (auto& part : step.parts) {
     const std::string& name = part.task->peer.task();
     const auto check = [&] {
-      {
-        const MutexLock lock(mutex_);
-        if (!step.status.ok()) throw Aborted("another part of the run has failed");
-      }
-      if (deadline.expired()) throw DeadlineExceeded(too_long(name));
+      const MutexLock lock(mutex_);
+      if (!step.status.ok()) throw Aborted("another part of the run has failed");
+      if (!deadline.expired()) return;
+      // Said before the link is ended, which its reader will take for the loss of the task.
+      fail(step, {StepStatus::Code::kDeadlineExceeded, too_long(name)});
+      throw Aborted("the run has failed");
     };
     try {
       for (int i = 0; i < part.prepared->feeds_size(); ++i)
