@@ -108,7 +108,7 @@ class Master::Session {
     void check() {
       session_.check_open();
       if (deadline_.expired())
-        raise<DeadlineExceeded>("{} in time: {} does not answer", what_, session_.tasks_[task_].to_string());
+        raise<DeadlineExceeded>("{}: {} did not answer in time", what_, session_.tasks_[task_].to_string());
       if (std::chrono::steady_clock::now() < next_) return;
       next_ += kNoticeEvery;
       TaskName name = session_.tasks_[task_];

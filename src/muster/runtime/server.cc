@@ -264,7 +264,11 @@ void Server::stop(const std::string& target, Options options) {
                                detail::secret_for_client(target, options.secret), deadline);
   runtime::Request request;
   request.mutable_stop();
-  client.wait(client.send(std::move(request)), deadline);
+  try {
+    client.wait(client.send(std::move(request)), deadline);
+  } catch (const PeerLost&) {
+    // It has stopped before its answer went out.
+  }
 }
 
 }  // namespace muster

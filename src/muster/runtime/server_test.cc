@@ -432,10 +432,9 @@ TEST(Server, ARunThatTakesTooLongNamesWhoDidNotEndIt) {
     slow = x;
     for (int i = 0; i < 200; ++i) slow = ops::matmul(slow, x);
   }
-  Session session(cluster.target(), graph,
-                  {.fold_constants = false, .timeout = std::chrono::milliseconds(100)});
+  Session session(cluster.target(), graph, {.fold_constants = false, .timeout = std::chrono::seconds(2)});
   EXPECT_THAT(refusal_by([&] { session.run({slow}); }),
-              AllOf(HasSubstr("a run took longer than 0.1 s"), HasSubstr("/job:task/task:1")));
+              AllOf(HasSubstr("a run took longer than 2.0 s"), HasSubstr("/job:task/task:1")));
 }
 
 TEST(ClusterSpec, IsReadAndChecked) {
