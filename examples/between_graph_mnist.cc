@@ -62,16 +62,15 @@ void train(const muster::Server& server, const Flags& flags) {
   const auto workers = static_cast<int>(server.cluster().jobs().at("worker").size());
   const muster::Shard shard(training.size(), {.rank = server.task(), .size = workers});
 
-  muster::MonitoredSession session(server, graph, {.step = step, .last_step = flags.steps});
+  muster::MonitoredSession session(server, graph,
+                                   {.step = step,
+                                    .last_step = flags.steps,
+                                    .chief_hooks = {muster::log_values({{"loss", loss}}, {.steps = 100})}});
   for (int64_t epoch = 0; !session.should_stop(); ++epoch) {
     for (const torch::Tensor& index : shard.epoch(epoch, flags.batch)) {
       if (session.should_stop()) break;
-      const auto results = session.run({loss}, {{net.inputs[0], training.images.index_select(0, index)},
-                                                {labels, training.labels.index_select(0, index)}});
-      if (session.is_chief() && session.step() % 100 < 2) {
-        fmt::print("step {}: loss {:.4f}\n", session.step(), results[0].item<double>());
-        std::fflush(stdout);
-      }
+      session.run({}, {{net.inputs[0], training.images.index_select(0, index)},
+                       {labels, training.labels.index_select(0, index)}});
     }
   }
   if (session.is_chief()) {

@@ -265,7 +265,7 @@ class BetweenGraph {
 void expect_others_go_on_when_a_worker_dies(std::vector<std::string> flags) {
   flags.insert(flags.begin(), {"--steps", "3000"});
   BetweenGraph job(2, std::move(flags));
-  job.cluster.wait_for_output(job.workers[0], "step 2", soon());
+  job.cluster.wait_for_output(job.workers[0], ": loss ", soon());
   job.cluster.signal(job.workers[1], SIGKILL);
   EXPECT_EQ(job.cluster.wait(job.workers[1], soon()).signal, SIGKILL);
   const auto result = job.cluster.wait(job.workers[0], soon());
@@ -292,7 +292,7 @@ void expect_all_to_end(BetweenGraph& job) {
 
 TEST(SessionProcesses, ReplicasGoOnWithoutABackupWorkerThatStandsStill) {
   BetweenGraph job(3, {"--steps", "500", "--sync", "--replicas-to-aggregate", "2"});
-  job.cluster.wait_for_output(job.workers[0], "step 100", soon());
+  job.cluster.wait_for_output(job.workers[0], ": loss ", soon());
   job.cluster.signal(job.workers[2], SIGSTOP);
   job.cluster.wait_for_output(job.workers[0], "after 500 steps", soon());
   job.cluster.signal(job.workers[2], SIGCONT);
@@ -301,7 +301,7 @@ TEST(SessionProcesses, ReplicasGoOnWithoutABackupWorkerThatStandsStill) {
 
 TEST(SessionProcesses, ReplicasWaitForOneThatStandsStillAndTheServerNamesIt) {
   BetweenGraph job(2, {"--steps", "500", "--sync"});
-  job.cluster.wait_for_output(job.workers[0], "step 100", soon());
+  job.cluster.wait_for_output(job.workers[0], ": loss ", soon());
   job.cluster.signal(job.workers[1], SIGSTOP);
   job.cluster.wait_for_output(job.ps, "replica 0 waits for one gradient more of replicas 1", soon());
   EXPECT_THAT(job.cluster.output(job.workers[0]), Not(HasSubstr("after 500 steps")));
