@@ -178,7 +178,23 @@ TEST_F(LauncherOptionsTest, FlagsOfTrainingThatNobodyTrainsWithAreSaid) {
                   .output,
               HasSubstr("made no Trainer and no ShardedEmbedding: --precision bf16, --slow worker/0:2x, "
                         "--on-nan skip had no effect"));
+  EXPECT_THAT(
+      muster({"run", "--engine", "gloo", "--algorithm", "ring", "--", beside_self("hello_cluster")}).output,
+      HasSubstr("the program used no collectives: --engine gloo, --algorithm ring had no effect"));
   EXPECT_THAT(muster({"run", "--", beside_self("hello_cluster")}).output, Not(HasSubstr("no effect")));
+  EXPECT_THAT(muster({"run", "--ps", "1", "--strategy", "none", "--", beside_self("hello_cluster")}).output,
+              Not(HasSubstr("no effect")));
+}
+
+TEST_F(LauncherOptionsTest, ProgramsThatDoNotEnterTheJobAreSaid) {
+  EXPECT_THAT(
+      muster({"run", "--precision", "bf16", "--engine", "native", "--", "true"}).output,
+      HasSubstr("--precision bf16, --engine native had no effect: does the program call muster::run?"));
+  EXPECT_THAT(muster({"run", "--workers", "2", "--", "true"}).output,
+              HasSubstr("not all tasks entered the job, so that Muster did not train them together"));
+  EXPECT_THAT(muster({"run", "--", "true"}).output, Not(HasSubstr("entered")));
+  EXPECT_THAT(muster({"run", "--workers", "2", "--strategy", "none", "--", "true"}).output,
+              Not(HasSubstr("entered")));
 }
 
 TEST_F(LauncherOptionsTest, ALauncherThatIsStartedSeveralTimesSaysSo) {

@@ -248,8 +248,8 @@ void Launcher::read_signals() {
     } else if (interrupted_) {  // the user means it
       stop_tasks(SIGKILL);
     } else {
-      interrupt(*number, fmt::format("{}: stopping {} tasks (again to kill them at once)",
-                                     signal_name(*number), running_tasks()));
+      interrupt(*number, fmt::format("{}: stopping {} (again to kill at once)", signal_name(*number),
+                                     running_tasks()));
     }
   }
 }
@@ -267,12 +267,13 @@ void Launcher::suspend_tasks(bool stops) {
 // `muster run | head` ends as a program does that SIGPIPE ends.
 void Launcher::check_output() {
   if (signals_.outlives_readers() || interrupted_ || !output_->reader_is_gone()) return;
-  interrupt(SIGPIPE, fmt::format("nobody reads the output any more: stopping {} tasks", running_tasks()));
+  interrupt(SIGPIPE, fmt::format("nobody reads the output any more: stopping {}", running_tasks()));
 }
 
-size_t Launcher::running_tasks() const {
-  return static_cast<size_t>(std::ranges::count_if(
-      tasks_, [](const auto& task) { return task.process && task.process->running(); }));
+std::string Launcher::running_tasks() const {
+  const auto running =
+      std::ranges::count_if(tasks_, [](const auto& task) { return task.process && task.process->running(); });
+  return running == 1 ? "1 task" : fmt::format("{} tasks", running);
 }
 
 void Launcher::interrupt(int signal, const std::string& what) {

@@ -82,7 +82,7 @@ class Launcher {
   void begin_finishing();
   void begin_stopping(int exit_code, bool at_once);
   void stop_tasks(int signal);
-  size_t running_tasks() const;
+  std::string running_tasks() const;  // "2 tasks"
   bool any_running(bool workers_only) const;
   bool any_worker_ended_well() const;
   std::optional<Member::Ended> aborted();
@@ -95,6 +95,7 @@ class Launcher {
   Outcome outcome();
   bool may_begin_again();
   void begin_again();
+  void say_who_did_not_enter();
   int conclude();
   void say(const std::string& line) { output_->say(line); }
   size_t index_of(const TaskName& name) const;

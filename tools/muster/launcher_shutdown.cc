@@ -4,9 +4,11 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -205,14 +207,25 @@ void Launcher::begin_again() {
   kill_at_.reset();
 }
 
+// Programs that are not on Muster may be launched too, but nobody should believe that they train together.
+void Launcher::say_who_did_not_enter() {
+  auto flags = options_.config.given_for_training();
+  std::ranges::copy(options_.config.given_for_collectives(), std::back_inserter(flags));
+  if (!flags.empty()) {
+    output_->warn(fmt::format(
+        "not all tasks entered the job, so that {} had no effect: does the program call muster::run?",
+        fmt::join(flags, ", ")));
+  } else if (tasks_.size() > 1 && options_.config.strategy != "none") {
+    output_->warn(
+        "not all tasks entered the job, so that Muster did not train them together: does the program call "
+        "muster::run? (--strategy none says that it need not)");
+  }
+}
+
 int Launcher::conclude() {
   if (!exit_code_ || *exit_code_ == 0) {
     try {
-      if (options_.config.uses_servers() && !nodes_->assembled())
-        output_->warn(fmt::format(
-            "not all tasks entered the job, so that --strategy {} had no effect: does the program "
-            "call muster::run?",
-            options_.config.strategy));
+      if (!nodes_->assembled()) say_who_did_not_enter();
       if (!aborted()) nodes_->leave();
     } catch (const Error& error) {
       log_debug("the work was done, but the launcher could not leave: {}", error.what());

@@ -64,6 +64,7 @@ struct Setting {
   bool is_secret = false;
   unsigned applies = Applies::kAlways;
   bool between_hosts = false;  // it has no effect on one host
+  bool collectives = false;    // only they go by it
   const char* group = "";      // of --help
 };
 
@@ -74,6 +75,11 @@ Setting only_for(unsigned applies, Setting setting) {
 
 Setting only_between_hosts(Setting setting) {
   setting.between_hosts = true;
+  return setting;
+}
+
+Setting only_for_collectives(Setting setting) {
+  setting.collectives = true;
   return setting;
 }
 
@@ -324,14 +330,15 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
        }},
       {"Muster, between tasks",
        {
-           word_setting("engine", &Config::engine, "what carries collectives: native, mpi or gloo",
-                        {"native", "mpi", "gloo"}),
-           word_setting(
+           only_for_collectives(word_setting("engine", &Config::engine,
+                                             "what carries collectives: native, mpi or gloo",
+                                             {"native", "mpi", "gloo"})),
+           only_for_collectives(word_setting(
                "algorithm", &Config::algorithm,
                "of collectives, where it can be had: ring, halving-doubling, doubling, exchange, direct, "
                "hierarchical, chain, tree; auto chooses by size",
                {"auto", "ring", "halving-doubling", "doubling", "exchange", "direct", "hierarchical", "chain",
-                "tree"}),
+                "tree"})),
            choice_setting("shared-memory", &Config::shared_memory, "between ranks of one host: on or off",
                           "on or off",
                           std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}}),
@@ -583,16 +590,26 @@ std::vector<std::string> Config::without_effect_on_the_launcher() const {
   return sentences;
 }
 
-std::vector<std::string> Config::given_for_training() const {
+template <typename Wanted>
+std::vector<std::string> Config::given(const Wanted& wanted) const {
   std::vector<std::string> given;
   for (const auto& setting : settings()) {
-    const bool only_training =
-        setting.applies != Applies::kAlways || std::string_view(setting.name) == "strategy";
-    if (!only_training || !sources_.contains(setting.name)) continue;
+    if (!wanted(setting) || !sources_.contains(setting.name)) continue;
     given.push_back(setting.is_switch ? fmt::format("--{}", setting.name)
                                       : fmt::format("--{} {}", setting.name, setting.print(*this)));
   }
   return given;
+}
+
+std::vector<std::string> Config::given_for_training() const {
+  return given([this](const Setting& setting) {
+    return setting.applies != Applies::kAlways ||
+           (std::string_view(setting.name) == "strategy" && strategy != "none");
+  });
+}
+
+std::vector<std::string> Config::given_for_collectives() const {
+  return given([](const Setting& setting) { return setting.collectives; });
 }
 
 std::vector<std::string> Config::without_effect_on_one_host() const {

@@ -114,6 +114,9 @@ class Config {
   /// The settings that were given and that only training goes by: "--precision bf16".
   std::vector<std::string> given_for_training() const;
 
+  /// The settings that were given and that only collectives go by: "--engine gloo".
+  std::vector<std::string> given_for_collectives() const;
+
   /// Whether the strategy is one of parameter servers.
   bool uses_servers() const { return strategy.starts_with("ps-"); }
 
@@ -127,6 +130,8 @@ class Config {
  private:
   template <typename Wanted>
   void add_flags_of(CLI::App& app, const Wanted& wanted);
+  template <typename Wanted>
+  std::vector<std::string> given(const Wanted& wanted) const;
   void check_strategies() const;
   void check_servers(const Tasks& tasks) const;
   void check_slow(const Tasks& tasks) const;

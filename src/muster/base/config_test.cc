@@ -57,6 +57,11 @@ TEST(ConfigOfAProgram, SettingsOfTrainingAreKnownToHaveBeenGiven) {
   EXPECT_THAT(
       read({"--strategy", "ps-async", "--hogwild"}, {{"MUSTER_PRECISION", "bf16"}}).given_for_training(),
       ElementsAre("--strategy ps-async", "--precision bf16", "--hogwild"));
+  EXPECT_THAT(read({"--strategy", "none"}, {}).given_for_training(), IsEmpty()) << "nobody trains by it";
+  EXPECT_THAT(read({"--stall-warning", "2s", "--engine", "native", "--precision", "bf16"},
+                   {{"MUSTER_ALGORITHM", "ring"}})
+                  .given_for_collectives(),
+              ElementsAre("--engine native", "--algorithm ring"));
 }
 
 TEST(Config, AFlagWinsOverAVariableAndAVariableOverTheDefault) {

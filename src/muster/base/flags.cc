@@ -215,12 +215,21 @@ const CLI::App& deepest_parsed(const CLI::App& app) {
   return app;
 }
 
+// "graph is required (the file: model.pb)"
+std::string explain_required(const CLI::App& where, const std::string& what) {
+  for (const CLI::Option* option : where.get_options({})) {
+    if (option->get_required() && option->empty() && what.starts_with(option->get_name() + " is required"))
+      return fmt::format("{} ({})", what, option->get_description());
+  }
+  return what;
+}
+
 std::string explain(const CLI::App& app, const CLI::ParseError& error, std::span<const char* const> words) {
   switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
     case CLI::ExitCodes::ExtrasError:
     case CLI::ExitCodes::RequiredError: {
       const std::string unknown = explain_unknown(app, words);
-      return unknown.empty() ? error.what() : unknown;
+      return unknown.empty() ? explain_required(deepest_parsed(app), error.what()) : unknown;
     }
     default:
       return explain_value(deepest_parsed(app), error);
@@ -311,7 +320,8 @@ std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv)
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
     const std::span<const char* const> words(argv, static_cast<size_t>(argc));
-    fmt::print(stderr, "{}: {}\nRun with --help for what there is.\n", argc > 0 ? argv[0] : app.get_name(),
+    fmt::print(stderr, "{}: {}\nRun with --help for what there is.\n",
+               argc > 0 && app.get_name().empty() ? argv[0] : app.get_name(),
                explain(app, error, words.subspan(std::min<size_t>(1, words.size()))));
     return 2;
   }

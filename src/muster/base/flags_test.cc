@@ -84,6 +84,16 @@ TEST(ParseFlags, AMisspeltFlagOfACommandIsFoundBeforeTheWordsAfterIt) {
       << result.errors;
 }
 
+TEST(ParseFlags, WhatIsMissingIsSaidWithWhatItIs) {
+  CLI::App app{"test", "muster"};
+  std::string graph;
+  app.add_option("graph", graph, "the file: model.pb")->required();
+  const auto result = parse(app, {});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.errors,
+            "muster: graph is required (the file: model.pb)\nRun with --help for what there is.\n");
+}
+
 TEST(ParseFlags, AMalformedValueIsAnError) {
   CLI::App app{"test"};
   int epochs = 0;

@@ -10,6 +10,19 @@
 
 namespace muster::detail {
 
+namespace {
+
+std::string never_complete(const std::string& barrier, const TaskName& gone) {
+  if (barrier.starts_with("muster/"))  // it means nothing to a program
+    return fmt::format(
+        "{} has already finished, without what other tasks do together: Trainers and collectives are for "
+        "all workers, not only for some",
+        gone.short_name());
+  return fmt::format("barrier '{}' can't complete: {} has already finished", barrier, gone.short_name());
+}
+
+}  // namespace
+
 void CoordinatorState::on_request(StreamId id, const proto::Request& request, Time now) {
   Pending pending = {.stream = id, .request = request, .started = now};
   if (request.timeout_ms() >= 0) pending.deadline = now + std::chrono::milliseconds(request.timeout_ms());
@@ -152,8 +165,7 @@ void CoordinatorState::settle_barriers() {
         add_reply(release, *pending, proto::Reply::OK, "", "", values);
       } else {
         add_reply(release, *pending, proto::Reply::PEER_LOST,
-                  fmt::format("barrier '{}' can't complete: {} has already finished",
-                              pending->request.barrier().name(), gone->to_string()));
+                  never_complete(pending->request.barrier().name(), *gone));
       }
     }
     send(std::move(release));

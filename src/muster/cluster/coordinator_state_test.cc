@@ -113,7 +113,18 @@ TEST_F(CoordinatorStateTest, ABarrierWithATaskThatHasFinishedFailsAtOnce) {
   barrier(a, "x");
   leave(b);
   EXPECT_EQ(reply(a)->code(), proto::Reply::PEER_LOST);
-  EXPECT_THAT(reply(a)->message(), HasSubstr("/job:worker/task:1 has already finished"));
+  EXPECT_THAT(reply(a)->message(), HasSubstr("barrier 'x' can't complete: worker/1 has already finished"));
+}
+
+TEST_F(CoordinatorStateTest, AMeetingWithATaskThatHasFinishedSaysWhatIsForAll) {
+  make(cluster);
+  const auto a = enter("worker", 0);
+  const auto b = enter("worker", 1);
+  barrier(a, "muster/rendezvous of workers");
+  leave(b);
+  EXPECT_EQ(reply(a)->code(), proto::Reply::PEER_LOST);
+  EXPECT_THAT(reply(a)->message(), HasSubstr("worker/1 has already finished, without what other tasks do "
+                                             "together: Trainers and collectives are for all workers"));
 }
 
 TEST_F(CoordinatorStateTest, GetWaitsForPut) {

@@ -525,6 +525,11 @@ Communicator& JobContext::communicator() {
   return *communicator_;
 }
 
+bool JobContext::has_communicated() const {
+  const MutexLock lock(mutex_);
+  return communicator_ != nullptr;
+}
+
 // Whoever waits for others in the communicator may not learn of it otherwise. That a rank died it finds by
 // itself, since the rank's connections close, with what it was doing; the coordinator may be quicker.
 void JobContext::on_ended(const Member::Ended& ended) {

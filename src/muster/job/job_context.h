@@ -80,6 +80,9 @@ class JobContext {
   /// Throws InvalidArgument on a task that is not a worker.
   Communicator& communicator();
 
+  /// Whether anybody has asked for the communicator.
+  bool has_communicated() const;
+
   /// What each worker brought, in their order; called by all. In a job that goes on without failed workers,
   /// of those that are there.
   std::vector<std::string> gather(const std::string& name, const std::string& value);
@@ -110,7 +113,7 @@ class JobContext {
   int next_model() { return ++last_model_; }
   int next_model_spec() { return ++model_specs_; }
 
-  /// Whether anything of this task's uses parameter servers: a model or a table.
+  /// Whether this task has trained anything: a model, or a table on the parameter servers.
   bool has_trained() const { return last_model_ > 0 || tables_ != nullptr; }
 
   /// The models that this worker trains now, in the order in which they began. Whoever trains one adds it, and
@@ -191,7 +194,7 @@ class JobContext {
   std::optional<ReservedPort> port_;          // when nobody gave us an address
   std::unique_ptr<Coordinator> coordinator_;  // on the chief, without a launcher's
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   ConditionVariable has_ended_;                                   // the job, or the last call
   int calls_ MUSTER_GUARDED_BY(mutex_) = 0;                       // in which some thread is
   std::optional<Member::Ended> ended_ MUSTER_GUARDED_BY(mutex_);  // how the job has ended

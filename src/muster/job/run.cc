@@ -59,6 +59,17 @@ void report(JobContext& job, const std::exception& error) {
   _exit(1);
 }
 
+void warn_about_flags(const JobContext& job) {
+  const auto warn = [](const char* what_was_not_done, const std::vector<std::string>& flags) {
+    if (!flags.empty())
+      log_warning("the program {}: {} had no effect", what_was_not_done, fmt::join(flags, ", "));
+  };
+  if (!job.has_trained()) warn("made no Trainer and no ShardedEmbedding", job.config().given_for_training());
+  // Training with parameter servers says it when it begins.
+  if (!job.has_trained() && !job.has_communicated())
+    warn("used no collectives", job.config().given_for_collectives());
+}
+
 int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stacks) {
   JobContext& context = job.context();
   const std::string name = context.task().short_name();
@@ -72,10 +83,7 @@ int run_body(Job& job, const std::function<void(Job&)>& body, ThreadStacks& stac
     } else {
       body(job);
       if (context.is_of_a_fork()) end_fork(context, "");
-      if (const auto flags = context.config().given_for_training();
-          context.is_chief() && !context.has_trained() && !flags.empty())
-        log_warning("the program made no Trainer and no ShardedEmbedding: {} had no effect",
-                    fmt::join(flags, ", "));
+      if (context.is_chief()) warn_about_flags(context);
       if (const auto why = context.failed_training(); !why.empty())
         log_warning("training failed, and the program has ended as if it had not: {}", why);
     }

@@ -53,10 +53,14 @@ void ReplicaCoordinator::check_options(const PolicyOptions& options) const {
 ReplicaCoordinator::Worker& ReplicaCoordinator::enter(const Run& run) {
   if (run.worker < 0 || run.worker >= options_.workers)
     raise<InvalidArgument>("there is no replica {}: they are 0 to {}", run.worker, options_.workers - 1);
-  if (gone_.contains(run.session))
-    raise<InvalidArgument>(
-        "this session of replica {} has ended: another client says that it is the same replica", run.worker);
   Worker& worker = workers_[static_cast<size_t>(run.worker)];
+  if (gone_.contains(run.session)) {
+    if (!worker.session) raise<Aborted>("the session of replica {} has ended", run.worker);
+    raise<InvalidArgument>(
+        "another client says that it is replica {}, too, and is taken for it: each client has a number of "
+        "its own in SyncReplicas::replica",
+        run.worker);
+  }
   if (worker.session == run.session) return worker;
   if (worker.session) gone_.insert(*worker.session);
   worker = {.session = run.session, .incarnation = worker.incarnation + 1, .waits = worker.waits};
@@ -123,7 +127,7 @@ void ReplicaCoordinator::wait(const Run& run, const std::function<void()>& check
     if (worker.held || is_abandoned()) return;
     changed_.wait_for(lock, kLookForAbort);
     check();
-    if (worker.session != run.session) raise<Aborted>("the session of replica {} has ended", run.worker);
+    if (worker.session != run.session) enter(run);  // which says why that is not possible
     if (worker.waits != mine) raise<Aborted>("another run of replica {} has begun", run.worker);
     if (warning.expired()) {
       say_what_is_missing(run.worker);

@@ -93,6 +93,19 @@ TEST(ReplicaCoordinator, AWaitEndsWithItsRunAndWithItsSession) {
   EXPECT_THAT(waiting.get(), HasSubstr("has ended"));
 }
 
+TEST(ReplicaCoordinator, TwoClientsThatAreTheSameReplicaAreToldSo) {
+  Coordination all(2, 2);
+  const ReplicaCoordinator::Run run{.worker = 0, .session = 1, .step = 10};
+  all.wait(run);
+  all.coordinator.push(run, 0.1);
+  all.coordinator.carried_out(run, 0);
+  auto waiting = std::async(std::launch::async, [&] { return refusal_of([&] { all.wait(run); }); });
+  all.coordinator.push({.worker = 0, .session = 2, .step = 11}, 0.1);
+  EXPECT_THAT(waiting.get(),
+              HasSubstr("another client says that it is replica 0, too, and is taken for it: each client has "
+                        "a number of its own in SyncReplicas::replica"));
+}
+
 TEST(ReplicaCoordinator, AllReplicasHaveTheSameNumbers) {
   Coordination all(2, 2);
   EXPECT_THAT(refusal_of([&] { all.coordinator.check_options(replica_options(3, 2)); }),

@@ -321,7 +321,7 @@ TEST(SyncReplicas, OfTwoClientsWithTheSameNumberTheLaterCounts) {
   EXPECT_EQ(first.run(0), 1);
   Replica second(cluster, sync);
   EXPECT_EQ(second.run(0), 2);
-  EXPECT_THAT(refused([&] { first.run(1); }), HasSubstr("another client says that it is the same replica"));
+  EXPECT_THAT(refused([&] { first.run(1); }), HasSubstr("another client says that it is replica 0, too"));
   EXPECT_EQ(second.run(1), 3);
 }
 

@@ -76,11 +76,10 @@ class ServerGroup : public WorkerGroup {
         .waits = &job_.waits(),
         .check = [this] { job_.check(); }});
     if (job_.is_chief()) initialise(model);
-    if (job_.is_chief() && number_ == 1 && (config.engine != "native" || config.algorithm != "auto"))
+    if (const auto flags = config.given_for_collectives(); job_.is_chief() && number_ == 1 && !flags.empty())
       log_warning(
-          "--engine {} --algorithm {}: training with parameter servers uses no collectives, only what the "
-          "program itself calls does",
-          config.engine, config.algorithm);
+          "{}: training with parameter servers uses no collectives, only what the program itself calls does",
+          fmt::join(flags, ", "));
     if (job_.is_chief()) say_what_is_damped(spec.policy, *options.rule);
     const bool local = is_local(spec.policy);
     return std::make_unique<ServerStrategy>(ServerStrategy::Options{.client = *client_,

@@ -59,6 +59,8 @@ class Temporarily {
 
 namespace {
 
+// A loop may take some batches more after the last step; one that takes so many does not look.
+constexpr int64_t kCallsWhenDone = 1000;
 constexpr const char* kConstructor = "the Trainer's constructor";  // as messages name it
 
 std::unique_ptr<WorkerGroup> enter_group(JobContext& job) {
@@ -108,7 +110,14 @@ class Trainer::Impl {
 
   Step step(const Loss& loss, std::optional<int64_t> samples) {
     is_used_ = true;
-    if (!is_stranded() && done()) return {.goes_on = false};
+    if (!is_stranded() && done()) {
+      if (++calls_when_done_ == kCallsWhenDone)
+        log_warning(
+            "Trainer::step() was called {} times after the last of {} steps (TrainerOptions::max_steps), and "
+            "takes no more: end the loop when goes_on of its result is false, or done() is true",
+            calls_when_done_, options_.max_steps);
+      return {.goes_on = false};
+    }
     check_usable();
     check_samples(samples);
     if (samples == 0) {
@@ -902,6 +911,7 @@ class Trainer::Impl {
   std::exception_ptr error_;         // that ended training
   bool is_running_ = false;          // a step, and no hook of it
   bool warned_of_empty_ = false;
+  int64_t calls_when_done_ = 0;
   bool warned_of_no_steps_ = false;
   bool warned_of_more_epochs_ = false;
   bool warned_of_no_rate_ = false;

@@ -49,6 +49,30 @@ Setup with_warnings(Setup setup) {
 const std::vector<Setup> kInVain = {Setup{2}, Setup{2, false}, with_server("ps-sync"),
                                     with_server("ps-async")};
 
+// It would take no step for ever, and say nothing.
+TEST(TrainerWarnings, ALoopThatDoesNotEndWithTheLastStepIsSaid) {
+  for (const auto& setup : kInVain) {
+    const auto logged_of = [&](int calls) {
+      Logged logged;
+      const auto errors = errors_of(with_warnings(setup), [&](Job& job) {
+        Net net = net_of(job);
+        Trainer trainer(job, net, sgd_rule(), {.max_steps = 2});
+        while (trainer.step([&] { return loss_at(net, 0); }, 8).goes_on) {
+        }
+        for (int call = 1; call < calls; ++call)
+          EXPECT_FALSE(trainer.step([&] { return loss_at(net, 0); }, 8).goes_on);
+        trainer.finish_epoch();
+      });
+      EXPECT_THAT(errors, Each(""));
+      return logged.end();
+    };
+    EXPECT_THAT(
+        logged_of(2000),
+        HasSubstr("step() was called 1000 times after the last of 2 steps (TrainerOptions::max_steps)"));
+    EXPECT_THAT(logged_of(50), Not(HasSubstr("after the last"))) << "an epoch may have some batches more";
+  }
+}
+
 TEST(TrainerWarnings, ALossThatDependsOnNoParameterIsSaid) {
   for (const auto& setup : kInVain) {
     Logged logged;
@@ -263,7 +287,7 @@ TEST(TrainerWarnings, AParameterThatIsAViewOfNobodysTensorIsNotSaid) {
 Setup with_ring(Setup setup) {
   setup.configure = [configure = setup.configure](Config& config) {
     if (configure) configure(config);
-    config.algorithm = "ring";
+    config.read_environment({{"MUSTER_ALGORITHM", "ring"}});
   };
   return with_warnings(setup);
 }
