@@ -192,7 +192,7 @@ TEST(SessionFaults, AServerWhoseClientsHaveGoneSaysThatItWaits) {
 int wait_for_a_queue(const std::vector<std::string>& arguments) {
   Graph graph;
   const Queue queue(graph, "empty", {.capacity = 1, .types = {at::kFloat}});
-  Session session(arguments.front(), graph, {.secret = "test", .timeout = 20s});
+  Session session(arguments.front(), graph, {.secret = "test"});
   session.run(queue.dequeue());
   return 0;
 }
@@ -207,6 +207,16 @@ TEST(SessionFaults, ARunThatWaitsSaysSoWhenTheJobsStallWarningSays) {
   servers.cluster.wait_for_output(client, "a run still waits for /job:task/task:0", soon());
   EXPECT_LT(std::chrono::steady_clock::now() - before, 9s) << "without the flag it is 10 s";
   servers.cluster.signal(client, SIGKILL);
+}
+
+TEST(SessionFaults, ARunThatWaitsEndsWhenTheJobsCollectiveTimeoutSays) {
+  ServerProcesses servers(1);
+  const int client = servers.cluster.start(
+      {.command = {testing::self_path(), "--task-main=wait-for-a-queue", servers.target(0)},
+       .environment = {{"MUSTER_COLLECTIVE_TIMEOUT", "500ms"}}});
+  const auto result = servers.cluster.wait(client, soon());
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("a run took longer than 0.5 s: /job:task/task:0 did not end it"));
 }
 
 // A run over both hosts, again and again.

@@ -44,6 +44,10 @@ struct SessionHook {
   std::function<void(Session&)> begin;  ///< When variables have values; again after a task was lost.
   /// Before a run of the step, with the number of the last one: what the run is to compute for the hook.
   std::function<std::vector<Output>(int64_t step)> before_run;
+  /// Before a run of the step, likewise: whether it is to be noted what is done when. It goes to `timeline`.
+  std::function<bool(int64_t step)> wants_timeline;
+  /// After a run of the step that was noted, with its number.
+  std::function<void(int64_t step, const Timeline&)> timeline;
   /// After a run of the step, with its number and what it gave: the fetches, then what the hook asked for.
   std::function<void(int64_t step, const std::vector<at::Tensor>& results)> after_run;
   std::function<void(Session&, int64_t step)> end;  ///< At the end of training.
@@ -69,6 +73,11 @@ using ValuesByName = std::map<std::string, at::Tensor>;
 /// `every` is never.
 SessionHook save_variables(const Graph& graph, std::function<void(int64_t step, const ValuesByName&)> save,
                            Every every = {.time = std::chrono::minutes(10)});
+
+/// Writes, every so often, what all tasks did in a run of the step and when to FOLDER/timeline-STEP.json
+/// (Timeline::save). The folder is made where it is not there. What can't be written is a warning. Throws
+/// InvalidArgument where `every` is never.
+SessionHook save_timelines(std::string folder, Every every);
 
 class MonitoredSession {
  public:

@@ -31,5 +31,6 @@
 #include "muster/sync_batch_norm.h"
 #include "muster/sync_replicas.h"
 #include "muster/tensor_collectives.h"
+#include "muster/timeline.h"
 #include "muster/trace.h"
 #include "muster/trainer.h"

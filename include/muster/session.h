@@ -28,6 +28,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/graph.h"
+#include "muster/timeline.h"
 
 namespace muster {
 
@@ -35,8 +36,10 @@ namespace muster {
 /// its session.
 class Callable {
  public:
-  /// The values of the feeds, in the order in which they were named; the fetches, likewise.
-  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& feeds = {}) const;
+  /// The values of the feeds, in the order in which they were named; the fetches, likewise. A timeline gets
+  /// what was done when.
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& feeds = {},
+                                     Timeline* timeline = nullptr) const;
 
   /// For Muster's own rooms.
   struct State;
@@ -66,7 +69,8 @@ class Session {
     std::string secret;              ///< The cluster's; empty: MUSTER_SECRET.
 
     /// How long a run may take, with what has to be made ready for it; then it throws DeadlineExceeded, with
-    /// the tasks that did not end it. 0: as long as it lives.
+    /// the tasks that did not end it. 0: what the job's --collective-timeout says, where that is not its
+    /// default, and any time otherwise.
     std::chrono::milliseconds timeout{0};
   };
 
@@ -79,9 +83,10 @@ class Session {
   Session& operator=(Session&&) noexcept;
 
   /// Computes the fetches and runs the targets, with what they need and nothing else. Nobody but the caller
-  /// has the results. What the same outputs and nodes were asked for before is not compiled again.
+  /// has the results. What the same outputs and nodes were asked for before is not compiled again. A timeline
+  /// gets what was done when, in place of what it had.
   std::vector<at::Tensor> run(const std::vector<Output>& fetches, const Feeds& feeds = {},
-                              const std::vector<Node>& targets = {});
+                              const std::vector<Node>& targets = {}, Timeline* timeline = nullptr);
 
   /// The same, compiled once: calling it costs little more than the operators themselves.
   Callable make_callable(const std::vector<Output>& feeds, const std::vector<Output>& fetches,

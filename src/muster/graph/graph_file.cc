@@ -1,7 +1,6 @@
 #include "muster/graph/graph_file.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/random.h"
+#include "muster/base/replace_file.h"
 #include "muster/graph/graph_proto.h"
 
 namespace muster::detail {
@@ -28,27 +28,6 @@ std::string tensors_file(const std::string& file) {
 
 [[noreturn]] void raise_system(const std::string& what, const std::string& file) {
   raise<SystemError>("{} '{}': {}", what, file, describe_errno(errno));
-}
-
-// Writes under another name first, so that what was there is whole until it is replaced.
-template <typename Write>
-void replace_file(const std::string& file, const Write& write) {
-  std::error_code error;
-  const auto status = std::filesystem::status(file, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-    raise<SystemError>("can't write '{}': it is there, and no file", file);
-  const std::string temporary = file + ".new";
-  {
-    std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
-    if (!stream) raise_system("can't write", temporary);
-    write(stream);
-    stream.close();
-    if (!stream) {
-      static_cast<void>(std::remove(temporary.c_str()));
-      raise_system("can't write", temporary);
-    }
-  }
-  if (std::rename(temporary.c_str(), file.c_str()) != 0) raise_system("can't replace", file);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "muster/runtime/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <queue>
@@ -46,6 +47,28 @@ class TapeMode {
   std::optional<at::AutoDispatchBelowADInplaceOrView> below_;
 };
 
+// Notes, where a run is noted, how long this lives.
+class TimedSpan {
+ public:
+  TimedSpan(std::vector<NodeTime>* times, uint32_t node)
+      : times_(times), node_(node), start_ns_(times == nullptr ? 0 : now_ns()) {}
+  ~TimedSpan() {
+    if (times_ != nullptr)
+      times_->push_back({.node = node_, .start_ns = start_ns_, .duration_ns = now_ns() - start_ns_});
+  }
+  TimedSpan(const TimedSpan&) = delete;
+  TimedSpan& operator=(const TimedSpan&) = delete;
+
+ private:
+  static int64_t now_ns() {
+    return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+
+  std::vector<NodeTime>* const times_;
+  const uint32_t node_;
+  const int64_t start_ns_;
+};
+
 }  // namespace
 
 Executor::Executor(std::shared_ptr<const Program> program, TensorMemory* memory)
@@ -56,10 +79,12 @@ Executor::Executor(std::shared_ptr<const Program> program, TensorMemory* memory)
   }
 }
 
-std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds, StepExchange* others) {
+std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& feeds, StepExchange* others,
+                                      std::vector<NodeTime>* times) {
   const c10::InferenceMode no_inference(false);  // in which there are no derivatives
   const TensorMemory::Scope scope(*memory_);
   auto frame = take_frame();
+  frame->times = times;
   feed(*frame, feeds);
   execute(*frame, others);
   std::vector<at::Tensor> results;
@@ -99,6 +124,7 @@ std::unique_ptr<Executor::Frame> Executor::take_frame() {
 
 // A frame of a run that failed is not given back, but dropped with what is in it.
 void Executor::give_back(std::unique_ptr<Frame> frame) {
+  frame->times = nullptr;
   for (const auto& feed : program_->feeds) frame->slots[feed.slot] = {};
   for (const auto& fetch : program_->fetches) {
     if (fetch.kind == Source::Kind::kSlot) frame->slots[fetch.index] = {};
@@ -161,7 +187,12 @@ void Executor::execute_blocks(Frame& frame, StepExchange& others) const {
   size_t left = program_->received.size();
   while (done < blocks.size()) {
     if (left > 0) {
-      for (auto& [key, value] : others.receive(/*may_wait=*/ready.empty())) {
+      std::vector<std::pair<uint32_t, c10::IValue>> come;
+      {
+        const TimedSpan waiting(ready.empty() ? frame.times : nullptr, NodeTime::kWaiting);
+        come = others.receive(/*may_wait=*/ready.empty());
+      }
+      for (auto& [key, value] : come) {
         const auto found = received_.find(key);
         if (found == received_.end()) raise<InvalidArgument>("the value {} is not of this step", key);
         frame.slots[found->second->slot] = std::move(value);
@@ -192,6 +223,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
       const Instruction& each = program_->instructions[block.first + number];
       instruction = &each;
       if (others != nullptr) others->check();
+      const TimedSpan span(frame.times, each.node);
       tape.set(each.on_tape);
       const Source* sources = program_->sources.data() + each.first_source;
       switch (each.kind) {

@@ -44,22 +44,35 @@ class StepExchange {
   virtual std::vector<std::pair<uint32_t, c10::IValue>> receive(bool may_wait) = 0;
 };
 
+/// When a task ran an instruction, or waited for others, in nanoseconds of the system's clock.
+struct NodeTime {
+  static constexpr uint32_t kWaiting = ~uint32_t{0};
+
+  uint32_t node = kWaiting;  ///< which label of the program's
+  int64_t start_ns = 0;
+  int64_t duration_ns = 0;
+};
+
 class Executor {
  public:
   /// Tensors come from `memory`, which outlives this; of a body, which needs none, from that of its caller.
   explicit Executor(std::shared_ptr<const Program> program, TensorMemory* memory = nullptr);
 
   /// The feeds in the order of the signature; the results in the order of its fetches. Nobody but the caller
-  /// has the results.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds, StepExchange* others = nullptr);
+  /// has the results. `times` gets what was done when.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds, StepExchange* others = nullptr,
+                              std::vector<NodeTime>* times = nullptr);
 
   /// The same within a run, of a body: autograd records it if it records the caller.
   std::vector<c10::IValue> call(const std::vector<c10::IValue>& inputs, StepExchange* others = nullptr);
+
+  const Program& program() const { return *program_; }
 
  private:
   struct Frame {
     std::vector<c10::IValue> slots;
     torch::jit::Stack stack;
+    std::vector<NodeTime>* times = nullptr;  // of a run that is noted
   };
 
   std::unique_ptr<Frame> take_frame();

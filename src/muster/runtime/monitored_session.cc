@@ -332,9 +332,18 @@ std::vector<at::Tensor> MonitoredSession::run(const std::vector<Output>& fetches
     ends.push_back(all.size());
   }
   all.push_back(state_->options.step);
-  auto results =
-      state_->with_patience([&] { return state_->session->run(all, feeds, state_->step_targets); });
+  std::vector<const SessionHook*> noting;
+  for (const auto& hook : state_->hooks) {
+    if (hook.wants_timeline && hook.wants_timeline(state_->step)) noting.push_back(&hook);
+  }
+  Timeline timeline;
+  auto results = state_->with_patience([&] {
+    return state_->session->run(all, feeds, state_->step_targets, noting.empty() ? nullptr : &timeline);
+  });
   state_->step = results.back().item<int64_t>();
+  for (const auto* hook : noting) {
+    if (hook->timeline) hook->timeline(state_->step, timeline);
+  }
   const auto at = [&results](size_t i) { return results.begin() + static_cast<std::ptrdiff_t>(i); };
   const std::vector<at::Tensor> fetched(results.begin(), at(fetches.size()));
   size_t begin = fetches.size();

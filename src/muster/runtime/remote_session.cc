@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
+#include "muster/runtime/part_times.h"
 #include "muster/runtime/received_graph.h"
 #include "muster/runtime/server_secret.h"
 #include "muster/runtime/worker.h"
@@ -42,11 +43,17 @@ void check_prepared(const runtime::Prepared& prepared, const Signature& signatur
   }
 }
 
-// What --stall-warning says to the tasks of a job.
-std::chrono::milliseconds stall_warning_of_job() {
+Config settings_of_job() {
   Config config;
   config.read_environment(Environment::of_process());
-  return config.stall_warning;
+  return config;
+}
+
+// A run may be long work and no wait, so that the default, which is for waits, is none for runs.
+Session::Options with_timeout_of_job(Session::Options options, const Config& job) {
+  if (options.timeout.count() == 0 && job.collective_timeout != Config().collective_timeout)
+    options.timeout = job.collective_timeout;
+  return options;
 }
 
 }  // namespace
@@ -67,16 +74,16 @@ class RemoteSession::RemoteCallable final : public Callable::State {
     ready(session.deadline_of_run());
   }
 
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds) override {
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds, Timeline* timeline) override {
     Program::check(feeds_, feeds);
     const Deadline deadline = session_.deadline_of_run();
     const auto prepared = ready(deadline);
     try {
       try {
-        return session_.run(*prepared, feeds, signature_.fetches.size(), deadline);
+        return session_.run(*prepared, feeds, signature_.fetches.size(), deadline, timeline);
       } catch (const NotBegun&) {
         forget(prepared);
-        return session_.run(*ready(deadline), feeds, signature_.fetches.size(), deadline);
+        return session_.run(*ready(deadline), feeds, signature_.fetches.size(), deadline, timeline);
       }
     } catch (const PeerLost&) {
       forget(prepared);
@@ -108,11 +115,15 @@ class RemoteSession::RemoteCallable final : public Callable::State {
 };
 
 RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Session::Options options)
+    : RemoteSession(target, graph, std::move(options), settings_of_job()) {}
+
+RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Session::Options options,
+                             const Config& job)
     : graph_(graph),
-      options_(std::move(options)),
+      options_(with_timeout_of_job(std::move(options), job)),
       address_(address_of_target(target)),
       secret_(secret_for_client(target, options_.secret)),
-      stall_warning_(stall_warning_of_job()),
+      stall_warning_(job.stall_warning),
       endpoint_({.host = "127.0.0.1", .secret = secret_}),
       next_step_(random_number()) {
   const MutexLock lock(preparing_);
@@ -254,9 +265,16 @@ void RemoteSession::receive(TaskLink& task, StepFrame frame) {
     if (frame.kind == StepFrame::Kind::kValue && !frame.status.ok()) {
       fail(step, frame.status);
     } else if (frame.kind == StepFrame::Kind::kValue) {
-      if (frame.key >= static_cast<uint32_t>(part.prepared->fetches_size()) || !frame.value.isTensor())
+      const auto fetches = static_cast<uint32_t>(part.prepared->fetches_size());
+      const uint32_t results = fetches + (step.timeline == nullptr ? 0 : 1);
+      if (frame.key >= results || !frame.value.isTensor())
         raise<InvalidArgument>("a result came that was not asked for");
-      step.results[part.prepared->fetches(static_cast<int>(frame.key))] = std::move(frame.value).toTensor();
+      at::Tensor value = std::move(frame.value).toTensor();
+      if (frame.key == fetches) {
+        add_spans(*step.timeline, task.peer.task(), unpack_times(value));
+      } else {
+        step.results[part.prepared->fetches(static_cast<int>(frame.key))] = std::move(value);
+      }
     } else if (frame.kind == StepFrame::Kind::kDone && !part.is_done) {
       part.is_done = true;
       --step.missing;
@@ -332,7 +350,12 @@ void RemoteSession::begin(uint64_t id, Step& step, const runtime::Prepared& prep
                                .step = id,
                                .value = feeds[part.prepared->feeds(i)]},
                               check);
-      part.task->link->send({.kind = StepFrame::Kind::kRun, .step = id, .handle = prepared.handle()}, check);
+      const auto noting = step.timeline == nullptr ? Noting::kNone : Noting::kTimes;
+      part.task->link->send({.kind = StepFrame::Kind::kRun,
+                             .key = static_cast<uint32_t>(noting),
+                             .step = id,
+                             .handle = prepared.handle()},
+                            check);
       const MutexLock lock(mutex_);
       part.has_begun = true;
     } catch (const std::exception& error) {
@@ -348,9 +371,11 @@ void RemoteSession::begin(uint64_t id, Step& step, const runtime::Prepared& prep
 
 std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
                                            const std::vector<at::Tensor>& feeds, size_t fetches,
-                                           Deadline deadline) {
+                                           Deadline deadline, Timeline* timeline) {
+  if (timeline != nullptr) timeline->spans.clear();
   Step step;
   step.results.resize(fetches);
+  step.timeline = timeline;
   for (const auto& part : prepared.parts())
     step.parts.push_back({.task = &link_to(part.peer(), deadline), .prepared = &part});
   step.missing = step.parts.size();
@@ -383,7 +408,10 @@ std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
     }
     step.changed.wait_until(lock, deadline.earlier(warning).time_point());
   }
-  if (step.status.ok()) return std::move(step.results);
+  if (step.status.ok()) {
+    if (timeline != nullptr) put_in_order(*timeline);
+    return std::move(step.results);
+  }
   // A failure that somebody was only told of is explained by another one that may be on its way.
   const auto grace = Deadline::after(kGrace);
   lock.unlock();

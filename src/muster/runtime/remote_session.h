@@ -23,6 +23,8 @@
 
 namespace muster::detail {
 
+class Config;
+
 class RemoteSession final : public SessionBackend {
  public:
   RemoteSession(const std::string& target, const Graph& graph, Session::Options options);
@@ -33,6 +35,8 @@ class RemoteSession final : public SessionBackend {
  private:
   class RemoteCallable;
   class NotBegun;
+
+  RemoteSession(const std::string& target, const Graph& graph, Session::Options options, const Config& job);
 
   // A graph may grow between runs, and its nodes may be moved.
   struct GraphState {
@@ -60,6 +64,7 @@ class RemoteSession final : public SessionBackend {
     };
     std::vector<Part> parts;
     std::vector<at::Tensor> results;
+    Timeline* timeline = nullptr;  // gets what was done when, unless it is null
     StepStatus status;
     size_t missing = 0;
     ConditionVariable changed;
@@ -73,7 +78,7 @@ class RemoteSession final : public SessionBackend {
   runtime::Prepared prepare_at_master(const Signature& signature, Deadline deadline);
   runtime::Reply ask(runtime::Request request, Deadline deadline) MUSTER_REQUIRES(preparing_);
   std::vector<at::Tensor> run(const runtime::Prepared& prepared, const std::vector<at::Tensor>& feeds,
-                              size_t fetches, Deadline deadline);
+                              size_t fetches, Deadline deadline, Timeline* timeline);
   void begin(uint64_t id, Step& step, const runtime::Prepared& prepared, const std::vector<at::Tensor>& feeds,
              Deadline deadline);
   TaskLink& link_to(const runtime::Peer& peer, Deadline deadline);

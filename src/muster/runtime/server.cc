@@ -219,7 +219,9 @@ Server Server::of_environment(Options options) {
   if (identity.cluster.empty())
     throw InvalidArgument(
         "nobody says which task of which cluster this process is: start it with `muster run`, or set "
-        "TF_CONFIG, or MUSTER_CLUSTER and MUSTER_TASK");
+        "TF_CONFIG, or MUSTER_CLUSTER and MUSTER_TASK; to `muster server` also --cluster, --job and --task "
+        "say "
+        "it");
   Server server(ClusterSpec::parse(identity.cluster.to_json()), *identity.task.job, *identity.task.task,
                 options);
   const detail::MutexLock lock(server.state_->mutex);

@@ -1,9 +1,12 @@
 #include "muster/server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <optional>
 #include <random>
+#include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
@@ -295,6 +298,42 @@ TEST(Server, NodesMayBeMovedBetweenRuns) {
   place(graph, {{"w*", "/job:task/task:1"}});
   EXPECT_THAT(devices_of([&] { session.run({}, {}, {init}); }),
               HasSubstr("w/initialize: (muster::assign): /job:task/replica:0/task:1"));
+}
+
+TEST(Server, ATimelineHasWhatAllTasksDidAndWhenTheyWaited) {
+  const TestServers cluster(2);
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {200, 200});
+  Output there;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    there = ops::matmul(x, x).named("there");
+  }
+  const auto first = graph.with_device("/job:task/task:0");
+  const Output here = ops::relu(there).named("here");
+  Session session(cluster.target(), graph, {.secret = "test"});
+  Timeline timeline;
+  for (int run = 0; run < 2; ++run) {
+    session.run({here}, {{x, torch::rand({200, 200})}}, {}, &timeline);
+    const auto span = [&](std::string_view op) {
+      const auto found = std::ranges::find(timeline.spans, op, &TimelineSpan::op);
+      if (found == timeline.spans.end()) throw std::runtime_error(fmt::format("there is no {}", op));
+      return *found;
+    };
+    const TimelineSpan there_span = span("aten::matmul");
+    const TimelineSpan here_span = span("aten::relu");
+    const TimelineSpan wait = span("wait");
+    EXPECT_EQ(there_span.task, "/job:task/task:1");
+    EXPECT_EQ(there_span.node, "there");
+    EXPECT_EQ(here_span.task, "/job:task/task:0");
+    EXPECT_EQ(wait.task, "/job:task/task:0") << "for the product";
+    EXPECT_EQ(wait.node, "");
+    EXPECT_GE(here_span.start, there_span.start + there_span.duration);
+    EXPECT_GE(here_span.start, wait.start + wait.duration);
+    EXPECT_EQ(timeline.spans.front().start.count(), 0);
+  }
+  EXPECT_THROW(session.run({here}, {}, {}, &timeline), InvalidArgument);
+  session.run({here}, {{x, torch::rand({200, 200})}});
 }
 
 TEST(Server, ManyThreadsAndSessionsRunAtOnce) {

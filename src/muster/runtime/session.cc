@@ -12,8 +12,8 @@
 
 namespace muster {
 
-std::vector<at::Tensor> Callable::operator()(const std::vector<at::Tensor>& feeds) const {
-  return state_->run(feeds);
+std::vector<at::Tensor> Callable::operator()(const std::vector<at::Tensor>& feeds, Timeline* timeline) const {
+  return state_->run(feeds, timeline);
 }
 
 struct Session::State {
@@ -48,7 +48,7 @@ Callable Session::make_callable(const std::vector<Output>& feeds, const std::vec
 }
 
 std::vector<at::Tensor> Session::run(const std::vector<Output>& fetches, const Feeds& feeds,
-                                     const std::vector<Node>& targets) {
+                                     const std::vector<Node>& targets, Timeline* timeline) {
   State::Key key;
   for (const auto& [output, value] : feeds) key.emplace_back(output.get(), output.index());
   key.emplace_back(nullptr, -1);
@@ -64,7 +64,7 @@ std::vector<at::Tensor> Session::run(const std::vector<Output>& fetches, const F
     if (found == state_->callables.end()) return std::nullopt;
     return found->second;
   };
-  if (const auto callable = find()) return (*callable)(values);
+  if (const auto callable = find()) return (*callable)(values, timeline);
   // Nobody else waits for it; where two threads make the same, one of them is kept.
   std::vector<Output> fed;
   for (const auto& [output, value] : feeds) fed.push_back(output);
@@ -73,7 +73,7 @@ std::vector<at::Tensor> Session::run(const std::vector<Output>& fetches, const F
     const detail::MutexLock lock(state_->mutex);
     callable = state_->callables.emplace(std::move(key), std::move(callable)).first->second;
   }
-  return callable(values);
+  return callable(values, timeline);
 }
 
 }  // namespace muster

@@ -15,7 +15,9 @@ namespace muster {
 /// A signature that was made ready. Thread-safe; run() blocks.
 struct Callable::State {
   virtual ~State() = default;
-  virtual std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds) = 0;
+
+  /// `timeline` gets what was done when, unless it is null.
+  virtual std::vector<at::Tensor> run(const std::vector<at::Tensor>& feeds, Timeline* timeline) = 0;
 };
 
 namespace detail {

@@ -1,8 +1,10 @@
 // The hooks of muster/monitored_session.h that are ready made.
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -147,6 +149,28 @@ SessionHook save_variables(const Graph& graph, std::function<void(int64_t step, 
           .end =
               [state](Session& session, int64_t step) {
                 if (step != state->saved) state->save_now(session, step);
+              }};
+}
+
+SessionHook save_timelines(std::string folder, Every every) {
+  // Shared by the functions of the hook.
+  auto schedule = std::make_shared<Schedule>(every, "save_timelines");
+  return {.begin = [schedule](Session&) { schedule->forget(); },
+          .wants_timeline =
+              [schedule](int64_t step) {
+                schedule->before(step);
+                return schedule->is_due(step + 1);
+              },
+          .timeline =
+              [schedule, folder = std::move(folder)](int64_t step, const Timeline& timeline) {
+                schedule->done(step);
+                std::error_code ignored;  // writing says what is wrong
+                std::filesystem::create_directories(folder, ignored);
+                try {
+                  timeline.save(fmt::format("{}/timeline-{}.json", folder, step));
+                } catch (const SystemError& error) {
+                  detail::log_warning("the timeline of step {} is not kept: {}", step, error.what());
+                }
               }};
 }
 

@@ -1,3 +1,7 @@
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -5,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 #include "muster/error.h"
 #include "muster/monitored_session.h"
 #include "muster/net/reserved_port.h"
@@ -18,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 // A worker without parameter servers; w grows by one in each step.
 struct CountingWorker {
@@ -120,12 +126,40 @@ TEST(SessionHooks, SaveTheVariablesEverySoOftenAndAtTheEnd) {
   EXPECT_THAT(steps, ElementsAre(2, 4, 5));
 }
 
+TEST(SessionHooks, SaveTimelinesEverySoManySteps) {
+  CountingWorker counting;
+  const std::string folder = ::testing::TempDir() + "timelines_" + detail::random_token() + "/of/run";
+  auto session = counting.session({save_timelines(folder, {.steps = 3})});
+  for (int i = 0; i < 7; ++i) session.run();
+  std::vector<std::string> files;
+  for (const auto& file : std::filesystem::directory_iterator(folder))
+    files.push_back(file.path().filename());
+  EXPECT_THAT(files, UnorderedElementsAre("timeline-3.json", "timeline-6.json"));
+  std::ifstream stream(folder + "/timeline-6.json");
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  EXPECT_THAT(text, HasSubstr("/job:worker/task:0"));
+  EXPECT_THAT(text, HasSubstr("muster::assign_add"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(SessionHooks, TimelinesThatCantBeWrittenAreAWarning) {
+  CountingWorker counting;
+  std::string log;
+  auto session = counting.session({save_timelines("/dev/null/folder", {.steps = 1})});
+  detail::set_log_sink([&](std::string_view line) { log += line; });
+  session.run();
+  detail::set_log_sink({});
+  EXPECT_THAT(log,
+              HasSubstr("the timeline of step 1 is not kept: can't write '/dev/null/folder/timeline-1.json"));
+}
+
 TEST(SessionHooks, ThatNeverDoAnythingAreRefused) {
   Graph graph;
   EXPECT_THROW(log_values({}, {}), InvalidArgument);
   EXPECT_THROW(log_values({}, {.steps = -1}), InvalidArgument);
   EXPECT_THROW(log_values({{"loss", {}}}), InvalidArgument);
   EXPECT_THROW(save_variables(graph, [](int64_t, const ValuesByName&) {}, {}), InvalidArgument);
+  EXPECT_THROW(save_timelines("timelines", {}), InvalidArgument);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 template <typename Function>
 std::string session_refusal(const Function& function) {
@@ -518,6 +519,32 @@ TEST(Session, PlacementIsLoggedInOneProcessToo) {
   ::testing::internal::CaptureStderr();
   silent.run({y}, {{x, torch::ones({})}});
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(Session, ATimelineSaysWhatWasDoneWhen) {
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {1000});
+  const Output y = std::get<0>(ops::sort(x)).named("sorted");
+  const Output z = ops::relu(y).named("relu");
+  ops::neg(y);  // nobody needs it
+  Session session("local", graph);
+  Timeline timeline;
+  for (int run = 0; run < 2; ++run) {
+    session.run({z}, {{x, torch::rand({1000})}}, {}, &timeline);
+    ASSERT_THAT(timeline.spans, SizeIs(2)) << "of the last run";
+    EXPECT_EQ(timeline.spans[0].op, "aten::sort");
+    EXPECT_EQ(timeline.spans[1].node, "relu");
+    EXPECT_EQ(timeline.spans[1].task, "/job:localhost/task:0");
+    EXPECT_EQ(timeline.spans[0].start.count(), 0);
+    EXPECT_GT(timeline.spans[0].duration.count(), 0);
+    EXPECT_GE(timeline.spans[1].start, timeline.spans[0].duration);
+  }
+  const auto callable = session.make_callable({x}, {z});
+  callable({torch::rand({1000})});
+  EXPECT_THAT(timeline.spans, SizeIs(2));
+  timeline.spans.clear();
+  callable({torch::rand({1000})}, &timeline);
+  EXPECT_THAT(timeline.spans, SizeIs(2));
 }
 
 TEST(Session, ATracedModuleChangesItsBuffersAsInALoop) {

@@ -4,7 +4,7 @@
 // which they are sent.
 //
 //   client -> task    kValue (a feed), ..., kRun;   kAbort
-//   task -> client    kValue (a fetch), ..., kDone
+//   task -> client    kValue (a fetch), ..., kDone; one more value, when it did what, where kRun asks for it
 //   task -> task      kValue, for the rendezvous of the step
 //
 // A value is a dense tensor, a number, a list of integers, or nothing. Inside a host large tensors are lent
@@ -29,10 +29,13 @@
 
 namespace muster::detail {
 
+/// Whether a task is to say when it did what.
+enum class Noting : uint32_t { kNone, kTimes };
+
 struct StepFrame {
   enum class Kind : uint32_t { kValue = 1, kRun, kDone, kAbort };
   Kind kind = Kind::kValue;
-  uint32_t key = 0;     ///< of a value; of kDone the code of a StepStatus
+  uint32_t key = 0;     ///< of a value; of kDone the code of a StepStatus; of kRun a Noting
   uint64_t step = 0;    ///< a number that no other step of the cluster has
   uint64_t handle = 0;  ///< of kRun: what was registered
   c10::IValue value;    ///< of a value

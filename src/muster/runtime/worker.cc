@@ -11,6 +11,7 @@
 #include "muster/base/random.h"
 #include "muster/graph/graph_proto.h"
 #include "muster/net/host.h"
+#include "muster/runtime/part_times.h"
 #include "muster/runtime/received_graph.h"
 #include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/step_status.h"
@@ -254,7 +255,10 @@ void Worker::run_step(const std::shared_ptr<StepLink>& link, const StepFrame& re
       if (key != given.size()) raise<InvalidArgument>("the feeds of a step are not complete");
       given.push_back(std::move(feed));
     }
-    const auto results = part->executor->run(given, &exchange);
+    const bool is_noted = request.key == static_cast<uint32_t>(Noting::kTimes);
+    std::vector<NodeTime> times;
+    auto results = part->executor->run(given, &exchange, is_noted ? &times : nullptr);
+    if (is_noted) results.push_back(pack_times(to_proto(part->executor->program(), times)));
     for (uint32_t i = 0; i < results.size(); ++i)
       link->send({.kind = StepFrame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
   } catch (const std::exception& error) {
