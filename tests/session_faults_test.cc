@@ -18,6 +18,7 @@
 #include "muster/server.h"
 #include "muster/session.h"
 #include "muster/testing/hosts.h"
+#include "muster/testing/message_of.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
 
@@ -27,21 +28,12 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::ServerProcesses;
 using testing::soon;
 
 constexpr const char* kOther = "/job:task/task:1";
 constexpr int64_t kLarge = 16 << 20;  // floats: more than any socket takes
-
-template <typename Function>
-std::string refusal_by(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(SessionFaults, AServerThatStandsStillHoldsNobodyWhoFeedsIt) {
   ServerProcesses servers(2, {.environment = {{"MUSTER_SHARED_MEMORY", "off"}}});
@@ -57,7 +49,7 @@ TEST(SessionFaults, AServerThatStandsStillHoldsNobodyWhoFeedsIt) {
   EXPECT_EQ(session.run({sum}, {{x, large}}).front().item<float>(), kLarge);
   servers.cluster.signal(servers.process(1), SIGSTOP);
   const auto before = std::chrono::steady_clock::now();
-  EXPECT_THAT(refusal_by([&] {
+  EXPECT_THAT(message_of([&] {
                 session.run({sum}, {{x, large}});
               }),
               AllOf(HasSubstr("a run took longer than 2.0 s"), HasSubstr(kOther)));
@@ -81,7 +73,7 @@ TEST(SessionFaults, AServerThatStandsStillHoldsNobodyWhoAsksForSomethingNew) {
   session.run({here});
   servers.cluster.signal(servers.process(1), SIGSTOP);
   const auto before = std::chrono::steady_clock::now();
-  auto asks = std::async(std::launch::async, [&] { return refusal_by([&] { session.run({there}); }); });
+  auto asks = std::async(std::launch::async, [&] { return message_of([&] { session.run({there}); }); });
   while (asks.wait_for(0s) == std::future_status::timeout) {
     const auto begun = std::chrono::steady_clock::now();
     session.run({here});
@@ -105,7 +97,7 @@ TEST(SessionFaults, AServerEndsWhileItGivesAGraphToOneThatStandsStill) {
   Session session(servers.target(0), graph, {.secret = "test"});
   session.run({here});
   servers.cluster.signal(servers.process(1), SIGSTOP);
-  auto asks = std::async(std::launch::async, [&] { return refusal_by([&] { session.run({there}); }); });
+  auto asks = std::async(std::launch::async, [&] { return message_of([&] { session.run({there}); }); });
   EXPECT_EQ(asks.wait_for(1s), std::future_status::timeout);
   servers.cluster.signal(servers.process(0), SIGTERM);
   EXPECT_EQ(servers.cluster.wait(servers.process(0), Deadline::after(20s)).exit_code, 0);
@@ -148,13 +140,13 @@ TEST(SessionFaults, WhatAClientKeepsGoesWithItWhetherItDiesOrFallsSilent) {
       Session session(servers.target(0), much.graph, much.options);
       session.run({}, {}, {much.init});
     };
-    EXPECT_THAT(refusal_by(keep), HasSubstr("memory limit")) << "the client lives";
+    EXPECT_THAT(message_of(keep), HasSubstr("memory limit")) << "the client lives";
     servers.cluster.signal(client, signal);
     const auto deadline = Deadline::after(30s);
-    std::string refusal = refusal_by(keep);
+    std::string refusal = message_of(keep);
     while (refusal != "nothing was thrown" && !deadline.expired()) {
       std::this_thread::sleep_for(50ms);
-      refusal = refusal_by(keep);
+      refusal = message_of(keep);
     }
     EXPECT_EQ(refusal, "nothing was thrown") << "after signal " << signal;
   }

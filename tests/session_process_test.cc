@@ -18,6 +18,7 @@
 #include "muster/ops.h"
 #include "muster/server.h"
 #include "muster/session.h"
+#include "muster/testing/message_of.h"
 #include "muster/testing/process_cluster.h"
 #include "muster/testing/test_main.h"
 
@@ -29,6 +30,7 @@ using ::testing::AllOf;
 using testing::beside_self;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::Not;
 using testing::ProcessCluster;
 using testing::ServerProcesses;
@@ -71,22 +73,12 @@ int run_long_work(const std::vector<std::string>& arguments) {
 }
 const testing::TaskRegistration kLongWork("long-work", run_long_work);
 
-template <typename Function>
-std::string refusal_by(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
   ServerProcesses servers(2);
   LongWork work(kEndless);
   Session session(servers.target(0), work.graph, {.secret = "test"});
   session.run({}, {}, {work.init});
-  auto step = std::async(std::launch::async, [&] { return refusal_by([&] { session.run({work.near}); }); });
+  auto step = std::async(std::launch::async, [&] { return message_of([&] { session.run({work.near}); }); });
   const auto deadline = soon();
   while (session.run({work.started}).front().item<float>() == 0 && !deadline.expired())
     std::this_thread::sleep_for(10ms);
@@ -94,10 +86,10 @@ TEST(SessionProcesses, AServerThatIsKilledInAStepIsNamedAndMayComeBack) {
   const auto killed = std::chrono::steady_clock::now();
   EXPECT_THAT(step.get(), HasSubstr("/job:task/task:1 was lost"));
   EXPECT_LT(std::chrono::steady_clock::now() - killed, 3s);
-  EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("/job:task/task:1 was lost"))
+  EXPECT_THAT(message_of([&] { session.run({work.w}); }), HasSubstr("/job:task/task:1 was lost"))
       << "it is not back yet";
   servers.start(1);
-  EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("'w'")) << "what it kept is lost";
+  EXPECT_THAT(message_of([&] { session.run({work.w}); }), HasSubstr("'w'")) << "what it kept is lost";
   session.run({}, {}, {work.init});
   EXPECT_TRUE(torch::equal(session.run({work.w}).front(), torch::eye(700)));
 }
@@ -109,7 +101,7 @@ TEST(SessionProcesses, AServerThatStandsStillHoldsNobodyBeyondTheTimeOfARun) {
   session.run({}, {}, {work.init});
   session.run({work.near});
   servers.cluster.signal(servers.process(1), SIGSTOP);
-  EXPECT_THAT(refusal_by([&] { session.run({work.near}); }),
+  EXPECT_THAT(message_of([&] { session.run({work.near}); }),
               AllOf(HasSubstr("a run took longer than 2.0 s"), HasSubstr("/job:task/task:1")));
   servers.cluster.signal(servers.process(1), SIGCONT);
   EXPECT_EQ(session.run({work.near}).front().item<float>(), 700);
@@ -127,7 +119,7 @@ TEST(SessionProcesses, AClientThatDiesLeavesNothingBehind) {
   LongWork work(1);
   {
     Session session(servers.target(1), work.graph, {.secret = "test"});
-    EXPECT_THAT(refusal_by([&] { session.run({work.w}); }), HasSubstr("'w'")) << "it was the client's own";
+    EXPECT_THAT(message_of([&] { session.run({work.w}); }), HasSubstr("'w'")) << "it was the client's own";
   }
   servers.cluster.signal(servers.process(0), SIGTERM);
   EXPECT_EQ(servers.cluster.wait(servers.process(0), soon()).exit_code, 0);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/testing/message_of.h"
 
 namespace muster::detail {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::message_of;
 using ::testing::Not;
 using ::testing::SizeIs;
 using namespace std::chrono_literals;
@@ -27,16 +29,6 @@ Config read(const std::vector<std::string>& flags, Environment variables) {
   app.parse(reversed);
   config.read_environment(std::move(variables));
   return config;
-}
-
-template <typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(ConfigOfAProgram, SettingsThatTheLauncherWouldNeedAreSaid) {
@@ -74,7 +66,7 @@ TEST(Config, AFlagWinsOverAVariableAndAVariableOverTheDefault) {
 
 TEST(Config, AnUnknownVariableIsAnErrorWithASuggestion) {
   EXPECT_THAT(
-      message_of([] {
+      message_of<InvalidArgument>([] {
         read({}, {{"MUSTER_HEARTBEET_TIMEOUT", "9s"}});
       }),
       HasSubstr(
@@ -83,12 +75,18 @@ TEST(Config, AnUnknownVariableIsAnErrorWithASuggestion) {
 
 TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
   EXPECT_THAT(
-      message_of([] {
+      message_of<InvalidArgument>([] {
         read({}, {{"MUSTER_JOIN_TIMEOUT", "soon"}});
       }),
       HasSubstr("MUSTER_JOIN_TIMEOUT=soon is not a time of at least 1ms, a number with ms, s, m or h"));
-  EXPECT_THAT(message_of([] { read({}, {{"MUSTER_LOG_LEVEL", "loud"}}); }), HasSubstr("debug, info"));
-  EXPECT_THAT(message_of([] { read({}, {{"MUSTER_HEARTBEAT_TIMEOUT", "0s"}}); }), HasSubstr("0s is not"));
+  EXPECT_THAT(message_of<InvalidArgument>([] {
+                read({}, {{"MUSTER_LOG_LEVEL", "loud"}});
+              }),
+              HasSubstr("debug, info"));
+  EXPECT_THAT(message_of<InvalidArgument>([] {
+                read({}, {{"MUSTER_HEARTBEAT_TIMEOUT", "0s"}});
+              }),
+              HasSubstr("0s is not"));
 }
 
 TEST(Config, AMalformedFlagIsRejectedByTheParser) {
@@ -144,7 +142,7 @@ TEST(Config, TheFlagsOfAJobAreAllButWhoATaskIs) {
 
 // What Config::check says of flags and variables in a job of two workers and `servers` parameter servers.
 std::string complaint(const std::vector<std::string>& flags, int servers = 0, Environment variables = {}) {
-  return message_of([&] {
+  return message_of<InvalidArgument>([&] {
     read(flags, std::move(variables)).check({.workers = {"worker/0", "worker/1"}, .servers = servers});
   });
 }
@@ -203,7 +201,7 @@ TEST(Config, PlacementIsForSeveralServers) {
 TEST(Config, ModesToSwitchBetweenAreAStrategy) {
   EXPECT_EQ(read({"--switch", "0:ps-ssp,5:ps-async"}, {}).strategy, "ps-ssp");
   EXPECT_EQ(read({}, {{"MUSTER_SWITCH", "0:ps-sync"}}).strategy, "ps-sync");
-  EXPECT_EQ(message_of([] {
+  EXPECT_EQ(message_of<InvalidArgument>([] {
               read({"--switch", "0:ps-sync,5:ps-async", "--strategy", "allreduce"}, {});
             }),
             "--switch begins with ps-sync, and --strategy is allreduce: leave the strategy out, or make it "

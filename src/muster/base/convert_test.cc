@@ -144,7 +144,7 @@ void expect_only_count_written(void (*widen)(const Half*, float*, size_t),
 TEST(Convert, AnyCountIsConvertedAndNoMore) {
   for (const auto* kernels : sets()) {
     for (size_t count = 0; count <= 70; ++count) {
-      SCOPED_TRACE(testing::Message() << kernels->name << ", " << count << " elements");
+      SCOPED_TRACE(::testing::Message() << kernels->name << ", " << count << " elements");
       expect_only_count_written(kernels->widen_float16, kernels->narrow_float16, count);
       expect_only_count_written(kernels->widen_bfloat16, kernels->narrow_bfloat16, count);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
@@ -181,29 +182,26 @@ void check_assignment(const Output& variable, const Output& value, const std::st
 
 GraphNode& GraphData::make(OperatorPtr op, std::string_view name, bool is_name_given,
                            std::source_location made_at) {
-  std::string full = scope + std::string(name);
-  if (const auto same = names.find(full); same != names.end()) {
-    if (is_name_given)
-      raise<InvalidArgument>("two nodes are called '{}': one made at {}, the other at {}", full,
-                             detail::describe(same->second->where), detail::describe(made_at));
+  const std::string full = scope + std::string(name);
+  auto [named, is_new] = names.try_emplace(full);
+  if (!is_new && is_name_given)
+    raise<InvalidArgument>("two nodes are called '{}': one made at {}, the other at {}", full,
+                           detail::describe(named->second->where), detail::describe(made_at));
+  if (!is_new) {
     int& next = used_names[full];
-    std::string numbered;
-    do {
-      numbered = fmt::format("{}_{}", full, ++next);
-    } while (names.contains(numbered));
-    full = std::move(numbered);
+    while (!is_new) std::tie(named, is_new) = names.try_emplace(fmt::format("{}_{}", full, ++next));
   }
   GraphNode& node = nodes.emplace_back();
+  named->second = &node;
   node.graph = this;
   node.id = static_cast<int64_t>(nodes.size()) - 1;
-  node.name = std::move(full);
+  node.name = named->first;
   node.op = std::move(op);
   auto& file = files[made_at.file_name()];
   if (!file) file = std::make_shared<const std::string>(made_at.file_name());
   node.where = {file, made_at.line()};
   node.control = control;
   node.beside = beside;
-  names.emplace(node.name, &node);
   // A variable's device may depend on its size, which is not known yet.
   if (node.op->kind() != OperatorKind::kVariable) set_device(node);
   return node;

@@ -53,7 +53,8 @@ void save_graph(const Graph& graph, const std::string& file) {
 }
 
 Graph load_graph(const std::string& file) {
-  graph::GraphProto proto;
+  google::protobuf::Arena arena;
+  graph::GraphProto& proto = make_proto(arena);
   {
     std::ifstream stream(file, std::ios::binary);
     if (!stream) raise_system("can't read", file);

@@ -59,6 +59,7 @@ class GraphWriter {
   SavedGraph write() {
     saved_.proto.set_version(kVersion);
     saved_.proto.set_gradient_calls(graph_.gradient_calls);
+    saved_.proto.mutable_nodes()->Reserve(static_cast<int>(graph_.nodes.size()));
     for (const auto& node : graph_.nodes) write_node(node, *saved_.proto.add_nodes());
     for (const auto* node : graph_.initializers)
       saved_.proto.add_initializers(static_cast<uint32_t>(node->id));
@@ -191,11 +192,12 @@ class GraphReader {
                              kVersion);
     if (static_cast<size_t>(proto_.nodes_size()) > kMostNodes)
       raise<InvalidArgument>("the graph has {} nodes; at most {} are read", proto_.nodes_size(), kMostNodes);
+    data_.names.reserve(static_cast<size_t>(proto_.nodes_size()));
     for (const auto& node : proto_.nodes()) {
       try {
         read_node(node);
       } catch (const c10::Error& error) {  // libtorch's, of a value that only it can judge
-        raise<InvalidArgument>("{}: {}", subject_, error.what_without_backtrace());
+        raise<InvalidArgument>("{}: {}", subject(), error.what_without_backtrace());
       }
     }
     for (const uint32_t id : proto_.initializers()) {
@@ -211,31 +213,29 @@ class GraphReader {
 
  private:
   void read_node(const NodeProto& proto) {
-    subject_ = fmt::format("node {} of the graph, '{}' ({})", data_.nodes.size(), proto.name(), proto.op());
-    if (proto.name().empty()) raise<InvalidArgument>("{}: it has no name", subject_);
+    reading_ = &proto;
+    number_ = data_.nodes.size();
+    if (proto.name().empty()) raise<InvalidArgument>("{}: it has no name", subject());
     OperatorPtr& op = operators_[proto.op()];
     if (!op) {
       try {
         op = Operator::find(proto.op());
       } catch (const InvalidArgument& error) {
-        raise<InvalidArgument>("{}: {}", subject_, error.what());
+        raise<InvalidArgument>("{}: {}", subject(), error.what());
       }
     }
     if (op->kind() == OperatorKind::kLibtorch && op->schema().is_mutable())
-      raise<InvalidArgument>("{}: it changes its arguments, which a node must not", subject_);
-    try {
-      static_cast<void>(TaskName::parse(proto.device()));
-    } catch (const InvalidArgument& error) {
-      raise<InvalidArgument>("{}: {}", subject_, error.what());
-    }
+      raise<InvalidArgument>("{}: it changes its arguments, which a node must not", subject());
+    check_device(proto.device());
     std::vector<Argument> arguments;
+    arguments.reserve(static_cast<size_t>(proto.arguments_size()));
     for (const auto& argument : proto.arguments()) arguments.push_back(read_argument(argument));
     if (arguments.size() != op->schema().arguments().size())
-      raise<InvalidArgument>("{}: it has {} arguments; expected {}", subject_, arguments.size(),
+      raise<InvalidArgument>("{}: it has {} arguments; expected {}", subject(), arguments.size(),
                              op->schema().arguments().size());
     if (op->kind() != OperatorKind::kLibtorch) check_own_arguments(*op, arguments);
     auto matched = match_arguments(*op, arguments, {});
-    if (!matched.refusal.empty()) raise<InvalidArgument>("{}: {}", subject_, matched.refusal);
+    if (!matched.refusal.empty()) raise<InvalidArgument>("{}: {}", subject(), matched.refusal);
     std::vector<GraphNode*> control;
     for (const uint32_t id : proto.control()) control.push_back(&node_at(id));
     GraphNode* colocated = proto.colocated() == 0 ? nullptr : &node_at(proto.colocated() - 1);
@@ -249,15 +249,32 @@ class GraphReader {
     node.device = proto.device();
     node.depth = proto.depth();
     node.filler = proto.filler();
-    node.where = {
-        files_.emplace(proto.file(), std::make_shared<const std::string>(proto.file())).first->second,
-        proto.line()};
+    auto& file = files_[proto.file()];
+    if (!file) file = std::make_shared<const std::string>(proto.file());
+    node.where = {file, proto.line()};
     set_outputs(node, proto.listed());
+  }
+
+  // For messages.
+  std::string subject() const {
+    if (reading_ == nullptr) return "the graph";
+    return fmt::format("node {} of the graph, '{}' ({})", number_, reading_->name(), reading_->op());
+  }
+
+  // Most nodes have the device of the one before.
+  void check_device(const std::string& device) {
+    if (device == last_device_) return;
+    try {
+      static_cast<void>(TaskName::parse(device));
+    } catch (const InvalidArgument& error) {
+      raise<InvalidArgument>("{}: {}", subject(), error.what());
+    }
+    last_device_ = device;
   }
 
   GraphNode& node_at(uint32_t id) {
     if (id >= data_.nodes.size())
-      raise<InvalidArgument>("{}: it refers to node {}, which does not come before it", subject_, id);
+      raise<InvalidArgument>("{}: it refers to node {}, which does not come before it", subject(), id);
     return data_.nodes[id];
   }
 
@@ -265,7 +282,7 @@ class GraphReader {
     if (proto.node() == 0) return {};
     GraphNode& node = node_at(proto.node() - 1);
     if (proto.index() >= node.outputs.size())
-      raise<InvalidArgument>("{}: '{}' has no output {}", subject_, node.name, proto.index());
+      raise<InvalidArgument>("{}: '{}' has no output {}", subject(), node.name, proto.index());
     return {&node, static_cast<int>(proto.index())};
   }
 
@@ -283,7 +300,7 @@ class GraphReader {
       case ArgumentProto::KIND_NOT_SET:
         break;
     }
-    raise<InvalidArgument>("{}: an argument is empty", subject_);
+    raise<InvalidArgument>("{}: an argument is empty", subject());
   }
 
   c10::IValue read_value(const ValueProto& proto) {
@@ -302,7 +319,7 @@ class GraphReader {
         return c10::complex<double>(proto.complex().real(), proto.complex().imaginary());
       case ValueProto::kDevice:
         if (proto.device() != "cpu")
-          raise<InvalidArgument>("{}: '{}' is no device here", subject_, proto.device());
+          raise<InvalidArgument>("{}: '{}' is no device here", subject(), proto.device());
         return at::Device(at::kCPU);
       case ValueProto::kTensor:
         return read_tensor(proto.tensor());
@@ -323,29 +340,29 @@ class GraphReader {
       case ValueProto::KIND_NOT_SET:
         break;
     }
-    raise<InvalidArgument>("{}: a value is empty", subject_);
+    raise<InvalidArgument>("{}: a value is empty", subject());
   }
 
   at::Tensor read_tensor(const TensorProto& proto) {
     const at::Tensor expected =
-        proto.data_case() == TensorProto::kOutside ? at::Tensor() : empty_tensor(proto, subject_);
+        proto.data_case() == TensorProto::kOutside ? at::Tensor() : empty_tensor(proto, subject());
     if (expected.defined()) {
       if (expected.nbytes() > 0) std::memcpy(expected.data_ptr(), proto.bytes().data(), expected.nbytes());
       return expected;
     }
     if (proto.outside() >= tensors_.size())
-      raise<DataLoss>("{}: its tensor, number {}, is missing", subject_, proto.outside());
+      raise<DataLoss>("{}: its tensor, number {}, is missing", subject(), proto.outside());
     const at::Tensor& tensor = tensors_[proto.outside()];
     if (!tensor.sizes().equals(
             at::IntArrayRef(proto.sizes().data(), static_cast<size_t>(proto.sizes_size()))))
-      raise<DataLoss>("{}: its tensor, number {}, has other sizes", subject_, proto.outside());
+      raise<DataLoss>("{}: its tensor, number {}, has other sizes", subject(), proto.outside());
     return tensor;
   }
 
   void set_outputs(GraphNode& node, uint32_t listed) {
     switch (node.op->kind()) {
       case OperatorKind::kLibtorch:
-        if (listed > kMostListed) raise<InvalidArgument>("{}: it has {} results", subject_, listed);
+        if (listed > kMostListed) raise<InvalidArgument>("{}: it has {} results", subject(), listed);
         infer_outputs(node, listed);
         break;
       case OperatorKind::kPlaceholder:
@@ -368,7 +385,7 @@ class GraphReader {
             node.op->kind() == OperatorKind::kUpdate || node.op->kind() == OperatorKind::kCarryOut;
         if (!has_rule) set_output(node, variable.dtype(), variable.shape());
         if (node.op->kind() == OperatorKind::kAssign || node.op->kind() == OperatorKind::kAssignAdd)
-          check_assignment(variable, node.arguments[1].outputs().front(), subject_);
+          check_assignment(variable, node.arguments[1].outputs().front(), subject());
         if (has_rule) static_cast<void>(parse_rule(node.arguments[2].value().toStringRef()));
         break;
       }
@@ -382,7 +399,7 @@ class GraphReader {
       case OperatorKind::kPush:
       case OperatorKind::kNextToken:
         if (variable_of(node).dtype() != at::kLong)
-          raise<InvalidArgument>("{}: it counts steps in what is no integer", subject_);
+          raise<InvalidArgument>("{}: it counts steps in what is no integer", subject());
         set_replica_output(node);
         break;
       case OperatorKind::kGradient:
@@ -390,13 +407,13 @@ class GraphReader {
         break;
       case OperatorKind::kSumGradients: {
         const auto& parts = node.arguments[0].outputs();
-        if (parts.empty()) raise<InvalidArgument>("{}: it adds up no gradients", subject_);
+        if (parts.empty()) raise<InvalidArgument>("{}: it adds up no gradients", subject());
         check_parts(parts);
         node.outputs = {info_of(parts.front())};
         break;
       }
       case OperatorKind::kReceive:
-        node.outputs = {{.type = type_that_travels(node.arguments[2].value().toStringRef(), subject_),
+        node.outputs = {{.type = type_that_travels(node.arguments[2].value().toStringRef(), subject()),
                          .dtype = optional_type(node.arguments[3])}};
         break;
       case OperatorKind::kPrint: {
@@ -406,10 +423,10 @@ class GraphReader {
       }
       case OperatorKind::kCond:
       case OperatorKind::kWhileLoop:
-        set_results_of_bodies(node, subject_, depth_ + 1);
+        set_results_of_bodies(node, subject(), depth_ + 1);
         break;
       case OperatorKind::kScript:
-        set_script_outputs(node, subject_);
+        set_script_outputs(node, subject());
         break;
       case OperatorKind::kQueue:
         check_queue(node, 0);
@@ -417,7 +434,7 @@ class GraphReader {
       case OperatorKind::kEnqueue:
         check_queue(node, 2);
         if (node.arguments[0].outputs().size() != node.arguments[3].value().toIntVector().size())
-          raise<InvalidArgument>("{}: it has another number of tensors than types", subject_);
+          raise<InvalidArgument>("{}: it has another number of tensors than types", subject());
         break;
       case OperatorKind::kDequeue:
       case OperatorKind::kQueueSize:
@@ -438,7 +455,7 @@ class GraphReader {
     const int64_t capacity = node.arguments[first].value().toInt();
     const auto types = node.arguments[first + 1].value().toIntVector();
     if (capacity < 1 || types.empty())
-      raise<InvalidArgument>("{}: a queue of {} elements with {} tensors each", subject_, capacity,
+      raise<InvalidArgument>("{}: a queue of {} elements with {} tensors each", subject(), capacity,
                              types.size());
     for (const int64_t type : types) static_cast<void>(scalar_type(Argument(type)));
   }
@@ -455,7 +472,7 @@ class GraphReader {
       const bool takes_tensor = type->kind() == c10::TypeKind::TensorType;
       const bool is_value = arguments[i].is_value();
       if (takes_tensor ? is_value && !arguments[i].value().isNone() : !is_value)
-        raise<InvalidArgument>("{}: its argument '{}' is of another kind", subject_, formal.name());
+        raise<InvalidArgument>("{}: its argument '{}' is of another kind", subject(), formal.name());
     }
   }
 
@@ -466,7 +483,7 @@ class GraphReader {
       if (part.get()->op->kind() != OperatorKind::kGradient) continue;
       const Output output = differentiated(part);
       if (of.value_or(output) != output)
-        raise<InvalidArgument>("{}: it adds up gradients of {} and of {}", subject_, of->name(),
+        raise<InvalidArgument>("{}: it adds up gradients of {} and of {}", subject(), of->name(),
                                output.name());
       of = output;
     }
@@ -477,7 +494,7 @@ class GraphReader {
     for (const auto& known : kTypes) {
       if (static_cast<int64_t>(known.type) == number) return known.type;
     }
-    raise<InvalidArgument>("{}: {} is no type of a tensor", subject_, number);
+    raise<InvalidArgument>("{}: {} is no type of a tensor", subject(), number);
   }
 
   std::optional<at::ScalarType> optional_type(const Argument& argument) const {
@@ -485,7 +502,7 @@ class GraphReader {
   }
 
   void set_constant(GraphNode& node) {
-    if (!node.arguments[0].is_value()) raise<InvalidArgument>("{}: its value is an output", subject_);
+    if (!node.arguments[0].is_value()) raise<InvalidArgument>("{}: its value is an output", subject());
     const c10::IValue& value = node.arguments[0].value();
     if (value.isTensor()) {
       set_output(node, value.toTensor().scalar_type(), Shape(value.toTensor().sizes()));
@@ -497,7 +514,7 @@ class GraphReader {
   Output variable_of(const GraphNode& node) const {
     const auto& outputs = node.arguments[0].outputs();
     if (outputs.size() != 1 || outputs.front().get()->op->kind() != OperatorKind::kVariable)
-      raise<InvalidArgument>("{}: it changes or reads what is no variable", subject_);
+      raise<InvalidArgument>("{}: it changes or reads what is no variable", subject());
     return outputs.front();
   }
 
@@ -506,20 +523,20 @@ class GraphReader {
     const auto& gradients = node.arguments[1].outputs();
     if (outputs.empty() || !node.arguments[0].is_list() || !node.arguments[1].is_list() ||
         outputs.size() != gradients.size())
-      raise<InvalidArgument>("{}: {} gradients are given for {} outputs", subject_, gradients.size(),
+      raise<InvalidArgument>("{}: {} gradients are given for {} outputs", subject(), gradients.size(),
                              outputs.size());
     const GraphNode& forward = *outputs.front().get();
     std::vector<Output> inputs;
     forward.each_input([&inputs](const Output& input) { inputs.push_back(input); });
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].get() != &forward || !gradients[i].defined())
-        raise<InvalidArgument>("{}: its outputs are not of one node, or have no gradients", subject_);
+        raise<InvalidArgument>("{}: its outputs are not of one node, or have no gradients", subject());
     }
     if (!forward.op->is_differentiable())
-      raise<InvalidArgument>("{}: '{}' has no derivative", subject_, forward.name);
+      raise<InvalidArgument>("{}: '{}' has no derivative", subject(), forward.name);
     for (const int64_t position : node.arguments[2].value().toIntVector()) {
       if (position < 0 || position >= static_cast<int64_t>(inputs.size()))
-        raise<InvalidArgument>("{}: '{}' has no input {}", subject_, forward.name, position);
+        raise<InvalidArgument>("{}: '{}' has no input {}", subject(), forward.name, position);
       const Output& input = inputs[static_cast<size_t>(position)];
       node.outputs.push_back(info_of(input));
     }
@@ -532,10 +549,16 @@ class GraphReader {
   GraphData& data_ = graph_.data();
   std::unordered_map<std::string, std::shared_ptr<const std::string>> files_;
   std::unordered_map<std::string, OperatorPtr> operators_;
-  std::string subject_;
+  const NodeProto* reading_ = nullptr;
+  size_t number_ = 0;
+  std::string last_device_;
 };
 
 }  // namespace
+
+GraphProto& make_proto(google::protobuf::Arena& arena) {
+  return *google::protobuf::Arena::CreateMessage<GraphProto>(&arena);
+}
 
 SavedGraph to_proto(const Graph& graph) {
   return GraphWriter(graph.data()).write();

@@ -268,7 +268,7 @@ TEST(GraphProto, WhatMakesNoSenseIsRefused) {
 }
 
 // Messages with random bytes changed are read or refused, and nothing else happens.
-class DamagedGraphs : public testing::TestWithParam<Graph (*)()> {};
+class DamagedGraphs : public ::testing::TestWithParam<Graph (*)()> {};
 
 TEST_P(DamagedGraphs, AreReadOrRefused) {
   const SavedGraph saved = to_proto(GetParam()());
@@ -298,7 +298,7 @@ TEST_P(DamagedGraphs, AreReadOrRefused) {
   EXPECT_GT(refused, 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(Graphs, DamagedGraphs, testing::Values(&rich_graph, &graph_with_functions));
+INSTANTIATE_TEST_SUITE_P(Graphs, DamagedGraphs, ::testing::Values(&rich_graph, &graph_with_functions));
 
 TEST(GraphProto, BodiesInBodiesEndSomewhere) {
   Graph graph;

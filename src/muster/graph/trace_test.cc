@@ -12,21 +12,13 @@
 
 #include "muster/error.h"
 #include "muster/graph/graph_node.h"
+#include "muster/testing/message_of.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::HasSubstr;
-
-template <typename Function>
-std::string trace_refusal(const Function& function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 struct ConvNetImpl : torch::nn::Module {
   ConvNetImpl() {
@@ -102,26 +94,26 @@ TORCH_MODULE(Slices);
 TEST(Trace, WhatATraceCannotHoldIsRefused) {
   Graph graph;
   Branch branch;
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, branch, {torch::rand({2, 3})});
               }),
               HasSubstr("aten::sin becomes aten::tanh"));
   Mean mean;
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, mean, {torch::rand({2, 3})});
               }),
               HasSubstr("a number is 0.5 with a batch of 2"));
   Slices slices;
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, slices, {torch::rand({2, 3})});
               }),
               HasSubstr("changes a part of a tensor in place"));
   torch::nn::Linear linear(3, 2);
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, linear, {torch::rand({0, 3})});
               }),
               HasSubstr("a batch of 0 samples"));
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 import_module(graph, "/nonexistent.pt", {torch::rand({2, 3})});
               }),
               HasSubstr("can't be read as a TorchScript file"));
@@ -150,12 +142,12 @@ TORCH_MODULE(HiddenChange);
 TEST(Trace, WhatFitsTwoSizesOfTheBatchByChanceIsRefused) {
   Graph graph;
   Square square;
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, square, {torch::rand({2, 3})});
               }),
               HasSubstr("does something else when the batch is larger"));
   Limit limit;
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, limit, {torch::rand({2, 3})});
               }),
               HasSubstr("does something else when the batch is larger"));
@@ -164,13 +156,13 @@ TEST(Trace, WhatFitsTwoSizesOfTheBatchByChanceIsRefused) {
 TEST(Trace, ChangesThatATraceDoesNotSeeAreRefused) {
   Graph graph;
   HiddenChange hidden;
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, hidden, {torch::rand({2, 3})});
               }),
               HasSubstr("changes 'seen' where a trace does not see it"));
   torch::nn::Sequential cumulative(
       torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(3).momentum(c10::nullopt)));
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 trace(graph, cumulative, {torch::rand({2, 3})});
               }),
               HasSubstr("'0' keeps the average of all batches"));
@@ -267,11 +259,11 @@ TEST(ImportModule, ControlFlowIsRefused) {
   Graph graph;
   const std::string file = saved_script(
       "flow", "  if bool(x.sum() > 0):\n    y = self.inner.forward(x)\n  else:\n    y = x\n  return y\n");
-  EXPECT_THAT(trace_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 import_module(graph, file, {torch::rand({2, 3})});
               }),
               HasSubstr("prim::If is control flow that depends on data"));
-  EXPECT_THAT(trace_refusal([&] { import_module(graph, file, {}); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { import_module(graph, file, {}); }),
               HasSubstr("takes 1 arguments; 0 examples are given"));
   std::filesystem::remove(file);
 }

@@ -14,23 +14,15 @@
 #include "muster/ops.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
+#include "muster/testing/message_of.h"
 #include "muster/trace.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename Function>
-std::string why_refused(const Function& function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 // A weight that is squared or negated as the sign of a number says, and its derivative.
 struct Branching {
@@ -202,17 +194,19 @@ TEST(ControlFlow, RefusesWhatCantBeInside) {
   const Output x = graph.placeholder("x", at::kFloat, {});
   const Output v = graph.variable("v", torch::zeros({}));
   const auto one = [&] { return std::vector{x}; };
-  EXPECT_THAT(why_refused([&] { cond(x, one, [&] { return std::vector{graph.assign(v, x)}; }); }),
-              AllOf(HasSubstr("muster::assign"), HasSubstr("can't be inside")));
-  EXPECT_THAT(why_refused([&] { cond(x, one, [&] {
-                                  return std::vector{x, x};
-                                }); }),
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { cond(x, one, [&] { return std::vector{graph.assign(v, x)}; }); }),
+      AllOf(HasSubstr("muster::assign"), HasSubstr("can't be inside")));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { cond(x, one, [&] {
+                                                  return std::vector{x, x};
+                                                }); }),
               HasSubstr("one branch gives 1 results, the other 2"));
-  EXPECT_THAT(why_refused([&] { cond(x, one, [&] { return std::vector{graph.constant(1, at::kLong)}; }); }),
+  EXPECT_THAT(message_of<InvalidArgument>(
+                  [&] { cond(x, one, [&] { return std::vector{graph.constant(1, at::kLong)}; }); }),
               AllOf(HasSubstr("Float"), HasSubstr("Long")));
-  EXPECT_THAT(why_refused([&] { cond(Output(), one, one); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { cond(Output(), one, one); }),
               HasSubstr("the predicate is an undefined output"));
-  EXPECT_THAT(why_refused([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 while_loop(
                     {x}, [&](const auto& a) { return a[0]; },
                     [&](const auto& a) {
@@ -222,7 +216,7 @@ TEST(ControlFlow, RefusesWhatCantBeInside) {
               HasSubstr("its body gives 2 results for 1 loop variables"));
   const Output y = cond(graph.placeholder("two", at::kFloat, {2}), one, one).front();
   Session session("local", graph);
-  EXPECT_THAT(why_refused([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{graph.output("two"), torch::ones({2})}, {x, torch::tensor(1.F)}});
               }),
               HasSubstr("what decides has 2 elements"));

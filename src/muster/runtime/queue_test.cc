@@ -12,21 +12,13 @@
 #include "muster/ops.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
+#include "muster/testing/message_of.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::HasSubstr;
-
-template <typename Function>
-std::string why_not(const Function& function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(Queue, GivesWhatWasPutInInItsOrder) {
   Graph graph;
@@ -91,14 +83,17 @@ TEST(Queue, AWaitEndsWithItsRun) {
 
 TEST(Queue, RefusesWhatIsNoElement) {
   Graph graph;
-  EXPECT_THAT(why_not([&] { Queue(graph, "none", {}); }), HasSubstr("has no types"));
-  EXPECT_THAT(why_not([&] { Queue(graph, "small", {.capacity = 0, .types = {at::kFloat}}); }),
-              HasSubstr("a capacity of 0"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { Queue(graph, "none", {}); }), HasSubstr("has no types"));
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { Queue(graph, "small", {.capacity = 0, .types = {at::kFloat}}); }),
+      HasSubstr("a capacity of 0"));
   const Queue queue(graph, "q", {.types = {at::kFloat}});
   const Output number = graph.constant(1, at::kLong);
-  EXPECT_THAT(why_not([&] { queue.enqueue({number}); }), HasSubstr("is of type Long"));
-  EXPECT_THAT(why_not([&] { queue.enqueue({}); }), HasSubstr("0 tensors are given, where an element has 1"));
-  EXPECT_THAT(why_not([&] { Queue(graph, "q", {.types = {at::kFloat}}); }), HasSubstr("two nodes"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { queue.enqueue({number}); }), HasSubstr("is of type Long"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { queue.enqueue({}); }),
+              HasSubstr("0 tensors are given, where an element has 1"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { Queue(graph, "q", {.types = {at::kFloat}}); }),
+              HasSubstr("two nodes"));
 
   Graph other;
   const Queue larger(other, "q", {.capacity = 5, .types = {at::kFloat}});
@@ -106,7 +101,8 @@ TEST(Queue, RefusesWhatIsNoElement) {
   Session first(cluster.target(), graph, {.secret = "test"});
   first.run({queue.size()});
   Session second(cluster.target(), other, {.secret = "test"});
-  EXPECT_THAT(why_not([&] { second.run({larger.size()}); }), HasSubstr("has a capacity of 32 here"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { second.run({larger.size()}); }),
+              HasSubstr("has a capacity of 32 here"));
 }
 
 // Each task has the sum, of the same bits, whatever the number of elements.
@@ -129,8 +125,8 @@ TEST(AllReduceInGraphs, GivesEachTaskTheSum) {
     for (const auto& sum : session.run(sums)) EXPECT_TRUE(sum.equal(expected));
   }
   Graph graph;
-  EXPECT_THAT(why_not([&] { all_reduce({}); }), HasSubstr("there are no values"));
-  EXPECT_THAT(why_not([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] { all_reduce({}); }), HasSubstr("there are no values"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 all_reduce({graph.constant(torch::ones({2})), graph.constant(torch::ones({3}))});
               }),
               HasSubstr("of different types or sizes"));

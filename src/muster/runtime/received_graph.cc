@@ -15,7 +15,8 @@ namespace {
 
 // The first value is the message, as bytes; then its large tensors.
 Graph assemble_graph(StepValues& values, Deadline deadline) {
-  graph::GraphProto proto;
+  google::protobuf::Arena arena;
+  graph::GraphProto& proto = make_proto(arena);
   bool is_known = false;
   std::vector<at::Tensor> expected;
   std::vector<at::Tensor> tensors;
@@ -52,12 +53,12 @@ Graph assemble_graph(StepValues& values, Deadline deadline) {
 }  // namespace
 
 void send_graph(StepLink& link, const SavedGraph& graph, uint64_t transfer, const StepLink::Check& check) {
-  const size_t bytes = graph.proto.ByteSizeLong();
+  const size_t bytes = graph.proto.ByteSizeLong();  // which the message remembers
   if (bytes > std::numeric_limits<int>::max())
     raise<InvalidArgument>("a graph of {} nodes does not fit into a message of 2 GiB",
                            graph.proto.nodes_size());
   at::Tensor message = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
-  graph.proto.SerializeToArray(message.data_ptr(), static_cast<int>(bytes));
+  graph.proto.SerializeWithCachedSizesToArray(static_cast<uint8_t*>(message.data_ptr()));
   // With a handle, so that nobody takes it for a feed.
   const auto send = [&](uint32_t key, const at::Tensor& tensor) {
     link.send({.kind = StepFrame::Kind::kValue, .key = key, .step = transfer, .handle = 1, .value = tensor},

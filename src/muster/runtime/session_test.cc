@@ -16,24 +16,16 @@
 
 #include "muster/error.h"
 #include "muster/ops.h"
+#include "muster/testing/message_of.h"
 #include "muster/trace.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-template <typename Function>
-std::string session_refusal(const Function& function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(Session, ComputesWhatIsFetchedFromWhatIsFed) {
   Graph graph;
@@ -56,7 +48,7 @@ TEST(Session, AGradientThatIsNotFiniteChangesNothing) {
   Session session("local", graph);
   session.run({}, {}, {graph.initializer()});
   for (const float value : {INFINITY, -INFINITY, NAN})
-    EXPECT_THAT(session_refusal([&] {
+    EXPECT_THAT(message_of<InvalidArgument>([&] {
                   session.run({}, {{x, torch::tensor(value)}}, {train});
                 }),
                 AllOf(HasSubstr("variable 'w' is not finite"), HasSubstr("left as it was")));
@@ -72,29 +64,32 @@ TEST(Session, RefusesWhatTheGraphDoesNotHave) {
   const Output y = ops::relu(x);
   Session session("local", graph);
   const torch::Tensor value = torch::ones({1, 2});
-  EXPECT_THAT(session_refusal([&] { session.run({y}); }), AllOf(HasSubstr("node 'x'"), HasSubstr("feed it")));
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] { session.run({y}); }),
+              AllOf(HasSubstr("node 'x'"), HasSubstr("feed it")));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, torch::ones({1, 3})}});
               }),
               AllOf(HasSubstr("'x:0' is fed a tensor of sizes [1, 3]"), HasSubstr("[N, 2]")));
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, torch::ones({1, 2}, at::kLong)}});
               }),
               HasSubstr("type Long; expected Float"));
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, torch::Tensor()}});
               }),
               HasSubstr("an undefined tensor"));
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, value}, {x, value}});
               }),
               HasSubstr("'x:0' is fed twice"));
-  EXPECT_THAT(session_refusal([&] { session.run({Output()}); }), HasSubstr("a fetch is undefined"));
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] { session.run({Output()}); }),
+              HasSubstr("a fetch is undefined"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, value}}, {other.group({})});
               }),
               HasSubstr("another graph"));
-  EXPECT_THAT(session_refusal([&] { Session("nowhere", graph); }), HasSubstr("'nowhere' is no target"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { Session("nowhere", graph); }),
+              HasSubstr("'nowhere' is no target"));
   EXPECT_TRUE(session.run({y}, {{x, value}})[0].equal(value)) << "and goes on";
 }
 
@@ -103,12 +98,12 @@ TEST(Session, AnOperatorThatFailsIsNamedAndTheNextRunWorks) {
   const Output x = graph.placeholder("x", at::kFloat);
   const Output y = ops::linear(x, graph.variable("w", torch::ones({3, 4}))).named("last");
   Session session("local", graph);
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, torch::ones({2, 4})}});
               }),
               AllOf(HasSubstr("the variable 'w' has no value yet"), HasSubstr("initializer()")));
   session.run({}, {}, {graph.initializer()});
-  EXPECT_THAT(session_refusal([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({y}, {{x, torch::ones({2, 5})}});
               }),
               AllOf(HasSubstr("node 'last' (aten::linear, made at session_test.cc:"),

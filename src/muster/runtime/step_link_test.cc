@@ -30,7 +30,7 @@ std::string thrown_by(const std::function<void()>& function) {
 }
 
 // A link over a socket, whose receiver has little memory for tensors.
-class StepLinkTest : public testing::Test {
+class StepLinkTest : public ::testing::Test {
  protected:
   StepLinkTest() {
     const auto deadline = Deadline::after(std::chrono::seconds(30));

@@ -16,10 +16,12 @@
 #include "muster/monitored_session.h"
 #include "muster/net/reserved_port.h"
 #include "muster/ops.h"
+#include "muster/testing/message_of.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -137,16 +139,6 @@ void expect_same(const std::vector<at::Tensor>& found, const std::vector<at::Ten
     EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-9, 1e-9)) << i << "\n" << found[i] << expected[i];
 }
 
-template <typename Function>
-std::string refused(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 void expect_training_as_one(const optim::Optimizer& optimizer, int workers) {
   constexpr int kSteps = 20;
   const ReplicaCluster cluster(workers);
@@ -239,8 +231,8 @@ TEST(SyncReplicas, ARunThatTookTooLongHasHandedItsGradientIn) {
   const auto sync = [](int worker) { return SyncReplicas{.total_num_replicas = 2, .replica = worker}; };
   const optim::SGD optimizer({.lr = 0.1});
   Replica impatient(cluster, sync(0), optimizer, std::chrono::seconds(2));
-  EXPECT_THAT(refused([&] { impatient.run(0); }), HasSubstr("a run took longer than 2.0 s"));
-  EXPECT_THAT(refused([&] { impatient.run(999); }), HasSubstr("a run took longer than 2.0 s"))
+  EXPECT_THAT(message_of([&] { impatient.run(0); }), HasSubstr("a run took longer than 2.0 s"));
+  EXPECT_THAT(message_of([&] { impatient.run(999); }), HasSubstr("a run took longer than 2.0 s"))
       << "it still waits, and this gradient is not used";
   Replica other(cluster, sync(1), optimizer);
   EXPECT_EQ(other.run(0), 1);
@@ -321,7 +313,7 @@ TEST(SyncReplicas, OfTwoClientsWithTheSameNumberTheLaterCounts) {
   EXPECT_EQ(first.run(0), 1);
   Replica second(cluster, sync);
   EXPECT_EQ(second.run(0), 2);
-  EXPECT_THAT(refused([&] { first.run(1); }), HasSubstr("another client says that it is replica 0, too"));
+  EXPECT_THAT(message_of([&] { first.run(1); }), HasSubstr("another client says that it is replica 0, too"));
   EXPECT_EQ(second.run(1), 3);
 }
 
@@ -329,7 +321,7 @@ TEST(SyncReplicas, AGradientThatIsNotFiniteIsRefusedWithItsVariable) {
   const ReplicaCluster cluster(1);
   Replica replica(cluster, {.total_num_replicas = 1});
   const at::Tensor bad = torch::full({4, 6}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-  EXPECT_THAT(refused([&] {
+  EXPECT_THAT(message_of([&] {
                 replica.session.run({}, {{replica.model.x, bad}});
               }),
               AllOf(HasSubstr("the gradient of the variable '"), HasSubstr("is not finite")));
@@ -364,7 +356,7 @@ TEST(SyncReplicas, WhatMakesNoSenseIsRefused) {
   const Output half = graph.variable("half", torch::ones({2}, at::kHalf));
   const optim::SGD optimizer({.lr = 0.1});
   const auto minimize = [&](const Output& loss, const SyncReplicas& sync) {
-    return refused([&] { minimize_synchronously(graph, optimizer, loss, sync); });
+    return message_of([&] { minimize_synchronously(graph, optimizer, loss, sync); });
   };
   const Output loss = ops::sum(w);
   EXPECT_THAT(minimize(loss, {.total_num_replicas = 0}), HasSubstr("the total number of replicas is 0"));

@@ -7,22 +7,14 @@
 #include "muster/base/log.h"
 #include "muster/error.h"
 #include "muster/optim/rules.h"
+#include "muster/testing/message_of.h"
 
 namespace muster::detail {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename Function>
-std::string refusal_from(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using testing::message_of;
 
 TEST(Container, AVariableThatAnotherGraphHasWithAnotherShapeIsRefused) {
   Container container;
@@ -36,7 +28,7 @@ TEST(Container, AVariableThatAnotherGraphHasWithAnotherShapeIsRefused) {
        {torch::zeros({3}), torch::zeros({2, 1}), torch::zeros({2}, at::kDouble)}) {
     Graph other;
     const Output another = other.variable("w", initial);
-    EXPECT_THAT(refusal_from([&] { container.get(*another.get()); }),
+    EXPECT_THAT(message_of([&] { container.get(*another.get()); }),
                 AllOf(HasSubstr("node 'w' (muster::variable, made at variables_test.cc:"),
                       HasSubstr("is Float [2] here, of another graph, and this graph says " +
                                 std::string(c10::toString(initial.scalar_type())) + " " +
@@ -52,7 +44,7 @@ TEST(Container, AVariableWithoutAValueIsWhatTheLastGraphSays) {
   TaskVariable& variable = container.get(*wrong.variable("w", torch::zeros({3})).get());
   Graph right;
   container.get(*right.variable("w", torch::zeros({2})).get());
-  EXPECT_THAT(refusal_from([&] { variable.assign(torch::zeros({3})); }),
+  EXPECT_THAT(message_of([&] { variable.assign(torch::zeros({3})); }),
               HasSubstr("the variable 'w' is given a value of type Float and sizes [3]; expected Float [2]"));
   variable.assign(torch::zeros({2}));
 }
@@ -67,7 +59,7 @@ TEST(Container, AVariableWhoseShapeNobodyKnowsTakesAny) {
   Graph other;
   container.get(*other.variable("w", torch::zeros({3, 1}, at::kLong)).get());
   container.get(*w.get());
-  EXPECT_THAT(refusal_from([&] {
+  EXPECT_THAT(message_of([&] {
                 variable.assign(torch::zeros({1, 1}, at::kLong));
               }),
               HasSubstr("expected Long [3, 1]"))

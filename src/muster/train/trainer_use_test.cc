@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/seed.h"
+#include "muster/testing/message_of.h"
 #include "muster/train/trainer_test.h"
 #include "muster/trainer.h"
 
@@ -17,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::StartsWith;
 
 class TrainerUse : public ::testing::TestWithParam<Setup> {};
@@ -314,22 +316,12 @@ TEST(Seed, TheChiefDrawsAsAloneAndTheOthersOtherwiseAndTheSameInEveryRun) {
   EXPECT_FALSE(draws(8)[1].equal(found[1]));
 }
 
-template <typename Call>
-std::string invalid(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(TrainerErrors, ALossIsOneNumber) {
   const auto error = [](const Trainer::Loss& loss) {
     Job job(Config{});
     Net net;
     Trainer trainer(job, net, sgd_rule());
-    return invalid([&] { trainer.step(loss); });
+    return message_of<InvalidArgument>([&] { trainer.step(loss); });
   };
   EXPECT_THAT(error([] { return torch::ones({3, 2}); }), HasSubstr("the loss, one number; it returned 6"));
   EXPECT_THAT(error([] { return Tensor(); }), HasSubstr("the loss, one number; it returned no tensor"));
@@ -339,7 +331,7 @@ TEST(TrainerErrors, OptionsThatMakeNoSenseAreRefused) {
   const auto error = [](const TrainerOptions& options) {
     Job job(Config{});
     Net net;
-    return invalid([&] { const Trainer trainer(job, net, sgd_rule(), options); });
+    return message_of<InvalidArgument>([&] { const Trainer trainer(job, net, sgd_rule(), options); });
   };
   EXPECT_THAT(error({.accumulate = 0}), HasSubstr("accumulate is 0; it must be at least 1"));
   EXPECT_THAT(error({.clip_norm = -1}), HasSubstr("clip_norm is -1; expected a number that is not"));
@@ -348,9 +340,9 @@ TEST(TrainerErrors, OptionsThatMakeNoSenseAreRefused) {
   Job job(Config{});
   Net net;
   Trainer trainer(job, net, sgd_rule(), {.schedule = constant_rate()});
-  EXPECT_THAT(invalid([&] { trainer.step([&] {
-                              return loss_of(net, {0, 4});
-                            }); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { trainer.step([&] {
+                                                  return loss_of(net, {0, 4});
+                                                }); }),
               HasSubstr("give Trainer::step() the size of the batch"));
 }
 
@@ -378,7 +370,7 @@ TEST(TrainerPrecision, Fp16TrainsOrNamesBf16) {
   config.precision = "fp16";
   Job job(config);
   Net net;
-  const auto error = invalid([&] {
+  const auto error = message_of<InvalidArgument>([&] {
     Trainer trainer(job, net, sgd_rule());
     double loss = 0;
     for (int step = 0; step < 40; ++step) {

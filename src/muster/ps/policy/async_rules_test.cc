@@ -200,7 +200,7 @@ class Twins {
   }
 
   void run(int requests) {
-    for (int i = 0; i < requests && !testing::Test::HasFailure(); ++i) request();
+    for (int i = 0; i < requests && !::testing::Test::HasFailure(); ++i) request();
   }
 
   const UpdatePolicy& policy() const { return one_.policy; }

@@ -25,12 +25,12 @@ class RandomJob {
         step_(0) {}
 
   void run(int requests) {
-    for (int i = 0; i < requests && !testing::Test::HasFailure(); ++i) request(pick());
+    for (int i = 0; i < requests && !::testing::Test::HasFailure(); ++i) request(pick());
   }
 
   // Nobody fails any more, and all push until they are done.
   void finish() {
-    for (int i = 0; i < 100'000 && !testing::Test::HasFailure(); ++i) {
+    for (int i = 0; i < 100'000 && !::testing::Test::HasFailure(); ++i) {
       Worker& worker = workers_[pick()];
       const int index = static_cast<int>(&worker - workers_.data());
       if (worker.status == Status::kAbsent) enter(index);
@@ -269,7 +269,7 @@ PolicyOptions random_options(Mode mode, uint32_t seed) {
   return options;
 }
 
-class PolicyRandom : public testing::TestWithParam<Mode> {
+class PolicyRandom : public ::testing::TestWithParam<Mode> {
  private:
   const QuietLog quiet_;
 };
@@ -297,7 +297,7 @@ TEST_P(PolicyRandom, AlsoWhenModesFollowEachOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PolicyRandom,
-                         testing::Values(Mode::kAsync, Mode::kSync, Mode::kSsp, Mode::kLocal),
+                         ::testing::Values(Mode::kAsync, Mode::kSync, Mode::kSsp, Mode::kLocal),
                          [](const auto& tested) {
                            std::string name = to_string(tested.param);
                            std::ranges::replace(name, '-', '_');
