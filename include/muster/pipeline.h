@@ -39,8 +39,8 @@ enum class PipelineSchedule {
 struct PipelineOptions {
   int micro_batches = 8;
   PipelineSchedule schedule = PipelineSchedule::kZeroBubble;
-  /// The loss is a sum over the batch; otherwise it is a mean. A loss function that says what it is, by its
-  /// `reduction`, has to agree.
+  /// The loss is a sum over the batch; otherwise it is a mean. Where the nodes of the loss tell, they have to
+  /// agree.
   bool loss_is_sum = false;
 };
 
@@ -65,7 +65,9 @@ void place(Graph& graph, const std::vector<std::pair<std::string, std::string>>&
 /// depends on. The loss is a mean over the batch unless the options say that it is a sum. A stage is what has
 /// the same device; a node without one belongs to the stage of what it takes. `lr`, a scalar, is the learning
 /// rate of a step, where it is given. Throws InvalidArgument where the loss is no scalar, depends on no
-/// variable, or on no placeholder with a batch.
+/// variable or on no placeholder with a batch, and where it is neither a mean nor a sum over the batch: the
+/// mean of a loss function with weights of classes or labels to ignore is none. Labels of -100, which
+/// cross_entropy_loss and nll_loss ignore in any case, make the loss another one than that of the batch.
 Pipeline minimize_in_pipeline(const optim::Optimizer& optimizer, const Output& loss,
                               const PipelineOptions& options = {}, const Output& lr = {},
                               std::source_location where = std::source_location::current());

@@ -110,8 +110,13 @@ OperatorPtr find_in_dispatcher(const c10::OperatorName& name) {
   return handle ? std::make_shared<Operator>(*handle) : nullptr;
 }
 
-// What only libtorch's interpreter knows: aten::size.int, prim::ListConstruct and the like, of traced
-// modules.
+// Whether it can be called with the arguments of its schema alone. Others take as many as a line of a script
+// says (prim::Print), or are made from that line (prim::ConstantChunk): what they do without it is undefined.
+bool can_be_called(const torch::jit::Operator& known) {
+  return known.hasOperation() && !known.schema().is_vararg();
+}
+
+// What only libtorch's interpreter knows: aten::size.int and the like, of traced modules.
 OperatorPtr find_in_interpreter(const std::string& full, const torch::jit::Operator& found) {
   const torch::jit::Operation operation = found.getOperation();
   return std::make_shared<Operator>(full, found.schema(), [operation](torch::jit::Stack& stack) mutable {
@@ -184,11 +189,15 @@ bool Operator::writes(size_t argument) const {
 
 OperatorPtr Operator::find(const std::string& name) {
   if (const auto* own = find_own(name)) return *own;
-  if (auto found = find_in_dispatcher(parse_name(name))) return found;
+  const auto found = find_in_dispatcher(parse_name(name));
+  if (found && !found->schema().is_vararg()) return found;
   const c10::OperatorName wanted = parse_name(name);
   if (wanted.name.find("::") != std::string::npos) {
     for (const auto& known : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(wanted.name))) {
-      if (known->schema().overload_name() == wanted.overload_name) return find_in_interpreter(name, *known);
+      if (known->schema().overload_name() != wanted.overload_name) continue;
+      if (!can_be_called(*known))
+        raise<InvalidArgument>("{} is a part of scripts, and no operator that a node can be", name);
+      return find_in_interpreter(name, *known);
     }
   }
   raise_unknown(name);
@@ -200,7 +209,7 @@ std::vector<OperatorPtr> Operator::overloads(const std::string& name) {
   if (name.find("::") != std::string::npos) {
     for (const auto& known : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name))) {
       const auto& schema = known->schema();
-      if (schema.is_mutable()) continue;
+      if (schema.is_mutable() || !can_be_called(*known)) continue;
       auto op = find_in_dispatcher({schema.name(), schema.overload_name()});
       if (!op) op = find_in_interpreter(full_name({schema.name(), schema.overload_name()}), *known);
       found.push_back(std::move(op));

@@ -118,7 +118,11 @@ TEST(Partitioner, PartsSurviveBeingSentAsMessages) {
 
 TEST(Partitioner, WhatCanNotTravelIsRefused) {
   Graph graph;
-  const Output text = graph.value(std::string("floor"), "text");
+  Output text;
+  {
+    const auto ps = graph.with_device("/job:a/task:0");
+    text = graph.value(std::string("floor"), "text");
+  }
   const auto b = graph.with_device("/job:b");
   const Output x = graph.constant(torch::ones({2}));
   const Node divided = graph.add("aten::div.Tensor_mode", {x, x}, {{"rounding_mode", text}});

@@ -25,7 +25,9 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/task_name.h"
+#include "muster/graph/batch_reduction.h"
 #include "muster/graph/gradients.h"
 #include "muster/graph/pipeline_schedule.h"
 #include "muster/graph/placer.h"
@@ -34,6 +36,7 @@ namespace muster {
 
 namespace {
 
+using detail::BatchReduction;
 using detail::GraphData;
 using detail::GraphNode;
 using detail::OperatorKind;
@@ -56,22 +59,26 @@ std::vector<GraphNode*> nodes_behind(const Output& output) {
   return found;
 }
 
-bool is_of_batches(const GraphNode& node) {
-  if (node.op->kind() != OperatorKind::kPlaceholder) return false;
-  const Shape& shape = node.outputs.front().shape;
-  return shape.known() && !shape.sizes().empty() && shape.sizes().front() == Size{.fixed = 0, .batches = 1};
-}
-
-// What a loss function does with the losses of a batch; empty where it does not say so.
-std::optional<bool> is_sum_of_batch(const GraphNode& loss) {
-  const auto& arguments = loss.op->schema().arguments();
-  for (size_t i = 0; i < std::min(arguments.size(), loss.arguments.size()); ++i) {
-    const Argument& given = loss.arguments[i];
-    if (arguments[i].name() != "reduction" || !given.is_value() || !given.value().isInt()) continue;
-    if (given.value().toInt() == at::Reduction::Mean) return false;
-    if (given.value().toInt() == at::Reduction::Sum) return true;
-  }
-  return std::nullopt;
+// Throws InvalidArgument where micro-batches would train something else than the batch.
+void check_loss(const Output& loss, const std::vector<GraphNode*>& nodes, bool is_sum,
+                const std::string& subject) {
+  const auto reduction = detail::batch_reduction(loss, nodes);
+  const bool says_otherwise =
+      is_sum ? reduction.kind == BatchReduction::kMean : reduction.kind == BatchReduction::kSum;
+  if (says_otherwise)
+    raise<InvalidArgument>(
+        "{}: {} is a {} over the batch, and PipelineOptions::loss_is_sum says otherwise: set it to {}",
+        subject, loss.name(), is_sum ? "mean" : "sum", !is_sum);
+  if (reduction.kind == BatchReduction::kNeither)
+    raise<InvalidArgument>(
+        "{}: {} is neither a mean nor a sum over the batch, so that micro-batches would "
+        "train something else: {}",
+        subject, loss.name(), reduction.reason);
+  if (reduction.kind == BatchReduction::kUnknown)
+    detail::log_warning(
+        "{}: it can't be seen whether {} is a mean or a sum over the batch: it is taken for a {}, as "
+        "PipelineOptions::loss_is_sum says",
+        subject, loss.name(), is_sum ? "sum" : "mean");
 }
 
 class PipelineBuilder {
@@ -166,17 +173,18 @@ class PipelineBuilder {
   // Stages are in the order in which the batch comes to them.
   void find_stages() {
     for (const auto* node : nodes_) {
-      bool depends = is_of_batches(*node);
+      bool depends = detail::is_of_batches(*node);
       std::optional<size_t> latest;
       node->each_input([&](const Output& input) {
         if (!depends_.contains(input.get())) return;
         depends = true;
-        if (!is_of_batches(*input.get())) latest = std::max(latest.value_or(0), stage_of_.at(input.get()));
+        if (!detail::is_of_batches(*input.get()))
+          latest = std::max(latest.value_or(0), stage_of_.at(input.get()));
       });
       std::string device = placing_nodes_.of(*node).device;
       if (depends) depends_.insert(node);
       if (device.empty() && latest) device = stages_[*latest];
-      if (depends && !is_of_batches(*node)) stage_of_[node] = stage_of(device);
+      if (depends && !detail::is_of_batches(*node)) stage_of_[node] = stage_of(device);
       devices_[node] = device;
     }
     if (stages_.empty())
@@ -189,7 +197,7 @@ class PipelineBuilder {
   // A batch of m N samples is seen as m batches of N.
   void split_batches() {
     for (auto* node : nodes_) {
-      if (!is_of_batches(*node)) continue;
+      if (!detail::is_of_batches(*node)) continue;
       std::string device = stages_.front();
       for (const auto* user : nodes_) {
         bool takes = false;
@@ -517,11 +525,7 @@ Pipeline minimize_in_pipeline(const optim::Optimizer& optimizer, const Output& l
   if (loss.shape().known() && !loss.shape().sizes().empty())
     raise<InvalidArgument>("{}: the loss, {}, has the shape {}; expected a scalar, over the whole batch",
                            subject, loss.name(), loss.shape().to_string());
-  const auto is_sum = is_sum_of_batch(*loss.get());
-  if (is_sum && *is_sum != options.loss_is_sum)
-    raise<InvalidArgument>(
-        "{}: {} is a {} over the batch, and PipelineOptions::loss_is_sum says otherwise: set it to {}",
-        subject, loss.name(), *is_sum ? "sum" : "mean", *is_sum);
+  check_loss(loss, nodes_behind(loss), options.loss_is_sum, subject);
   return PipelineBuilder(loss, options, where).build(optimizer, lr);
 }
 

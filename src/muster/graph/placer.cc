@@ -98,6 +98,12 @@ class Placer {
   PlacingNodes placing_nodes_;
 };
 
+// A constant that is no tensor, as a text, which could not go from task to task.
+bool goes_with_its_user(const GraphNode& node) {
+  return node.op->kind() == OperatorKind::kConstant && node.device.empty() && node.colocated == nullptr &&
+         node.beside == nullptr && node.arguments[0].is_value() && !node.arguments[0].value().isTensor();
+}
+
 }  // namespace
 
 std::string GraphPlacement::device(const GraphNode& node) const {
@@ -124,7 +130,12 @@ const GraphNode& PlacingNodes::of(const GraphNode& node) {
 GraphPlacement place(const std::vector<GraphNode*>& nodes, const PlacementOptions& options) {
   Placer placer(options);
   std::vector<int32_t> placed(nodes.empty() ? 0 : static_cast<size_t>(nodes.back()->id) + 1, -1);
-  for (const auto* node : nodes) placed[static_cast<size_t>(node->id)] = placer.place(*node);
+  for (const auto* node : nodes) {
+    const int32_t task = placed[static_cast<size_t>(node->id)] = placer.place(*node);
+    node->each_input([&](const Output& input) {
+      if (goes_with_its_user(*input.get())) placed[static_cast<size_t>(input.get()->id)] = task;
+    });
+  }
   return {options.tasks, std::move(placed)};
 }
 

@@ -104,7 +104,7 @@ std::vector<Compiler::Unit> Compiler::order() {
       const GraphNode& node = *units[i].node;
       comes_after(i, node);
       if (node.op->kind() == OperatorKind::kSumGradients) {
-        if (is_summed_inside(node)) continue;
+        if (summing_pass(node) != nullptr) continue;
         for (const auto& part : parts_of(node)) needs(i, part);
       } else {
         node.each_input([&](const Output& input) { needs(i, input); });
@@ -317,7 +317,7 @@ void Compiler::emit_node(const GraphNode& node) {
       break;
     }
     case OperatorKind::kSumGradients: {
-      if (is_summed_inside(node)) break;
+      if (summing_pass(node) != nullptr) break;
       const auto parts = parts_of(node);
       if (parts.size() == 1) break;
       std::vector<Source> sources;

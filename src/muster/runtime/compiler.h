@@ -100,7 +100,7 @@ class Compiler {
 
   Pass* pass_of(const Output& gradient);
   bool is_inside(const Pass& pass, const Output& output) const;
-  bool is_summed_inside(const GraphNode& sum);
+  Pass* summing_pass(const GraphNode& sum);
   Value resolve(Output output, bool is_wanted);
   std::vector<Output> parts_of(const GraphNode& sum);
 
@@ -131,6 +131,7 @@ class Compiler {
   std::map<std::pair<int64_t, int64_t>, Pass> passes_;  // by call and region
   std::unordered_map<int64_t, Pass*> pass_of_node_;
   std::unordered_map<int64_t, std::vector<const Pass*>> passes_of_region_;
+  std::set<std::pair<const Pass*, int64_t>> goes_on_with_;  // passes, and sums of gradients that they take
   std::unordered_map<int64_t, std::vector<c10::IValue>> constants_;  // results of nodes that were folded
   std::unordered_map<int64_t, const GraphNode*> same_;  // nodes that compute what an earlier one does
   std::map<Key, uint32_t> feed_slots_;

@@ -50,6 +50,8 @@ void Compiler::form_passes() {
     pass.region = region;
     pass.nodes.push_back(node);
     pass_of_node_[node->id] = &pass;
+    for (const auto& gradient : node->arguments[1].outputs())
+      goes_on_with_.emplace(&pass, gradient.get()->id);
   }
 }
 
@@ -63,13 +65,15 @@ Compiler::Pass* Compiler::pass_of(const Output& gradient) {
   return found == pass_of_node_.end() || is_fed(gradient) ? nullptr : found->second;
 }
 
-// Whether autograd adds up some of these itself, since they come from the pass that goes on with the sum.
-bool Compiler::is_summed_inside(const GraphNode& sum) {
-  const auto& parts = sum.arguments[0].outputs();
-  return std::any_of(parts.begin(), parts.end(), [this](const Output& part) {
-    const Pass* pass = pass_of(part);
-    return pass != nullptr && is_inside(*pass, differentiated(part));
-  });
+// The pass that makes this sum while it goes on with it: autograd adds up those parts that come from it, and
+// the others are where it begins. Null where there is none.
+Compiler::Pass* Compiler::summing_pass(const GraphNode& sum) {
+  for (const auto& part : sum.arguments[0].outputs()) {
+    Pass* pass = pass_of(part);
+    if (pass != nullptr && is_inside(*pass, differentiated(part)) && goes_on_with_.contains({pass, sum.id}))
+      return pass;
+  }
+  return nullptr;
 }
 
 // What is left to add up: one value of each pass, which has added up its own.
@@ -91,9 +95,10 @@ void Compiler::find_roots() {
       for (size_t i = 0; i < outputs.size(); ++i) {
         const GraphNode& from = *gradients[i].get();
         if (pass_of(gradients[i]) == &pass) continue;
-        if (from.op->kind() == OperatorKind::kSumGradients && !is_fed(gradients[i]) &&
-            is_summed_inside(from)) {
-          for (const auto& part : from.arguments[0].outputs()) {
+        const bool is_own_sum = from.op->kind() == OperatorKind::kSumGradients && !is_fed(gradients[i]) &&
+                                summing_pass(from) == &pass;
+        if (is_own_sum) {
+          for (const auto& part : parts_of(from)) {
             if (pass_of(part) != &pass) pass.roots.emplace_back(outputs[i], part);
           }
         } else {
@@ -120,13 +125,8 @@ Compiler::Value Compiler::resolve(Output output, bool is_wanted) {
   const GraphNode& node = *output.get();
   if (Pass* pass = pass_of(output)) return result_of(pass, differentiated(output));
   if (node.op->kind() == OperatorKind::kSumGradients) {
-    if (is_summed_inside(node)) {
-      for (const auto& part : node.arguments[0].outputs()) {
-        Pass* pass = pass_of(part);
-        if (pass != nullptr && is_inside(*pass, differentiated(part)))
-          return result_of(pass, differentiated(part));
-      }
-    }
+    if (Pass* pass = summing_pass(node))
+      return result_of(pass, differentiated(node.arguments[0].outputs().front()));
     const auto parts = parts_of(node);
     if (parts.size() == 1) return resolve(parts.front(), is_wanted);
   }
@@ -140,7 +140,7 @@ void Compiler::want_results() {
     const auto kind = node->op->kind();
     if (kind == OperatorKind::kGradient) continue;
     if (kind == OperatorKind::kSumGradients) {
-      if (!is_summed_inside(*node)) {
+      if (summing_pass(*node) == nullptr) {
         for (const auto& part : parts_of(*node)) want(part);
       }
       continue;

@@ -155,6 +155,30 @@ TEST(GradientsByDifferences, AreTheSameWhereverTheTapeIsCut) {
   }
 }
 
+// y is used twice, so that its gradient is a sum, which the second call takes from the first one.
+TEST(Gradients, MayGoOnWithASumOfAnotherCall) {
+  torch::manual_seed(7);
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 3});
+  const Output w = graph.variable("w", torch::rand({3, 3}));
+  const Output y = ops::matmul(x, w);
+  const Output loss = ops::add(ops::sum(ops::mul(y, ops::sigmoid(y))), ops::mean(ops::abs(y)));
+  const Output direct = gradients({loss}, {w}).front();
+  const Output of_y = gradients({loss}, {y}).front();
+  const Output in_two = gradients({y}, {w}, {of_y}).front();
+  const torch::Tensor point = torch::rand({5, 3});
+  for (const bool join : {true, false}) {
+    Session session("local", graph, {.join_gradients = join});
+    session.run({}, {}, {graph.initializer()});
+    const torch::Tensor expected = session.run({direct}, {{x, point}}).front();
+    EXPECT_TRUE(session.run({in_two}, {{x, point}}).front().allclose(expected)) << join;
+    const auto all = session.run({direct, of_y, in_two}, {{x, point}});
+    EXPECT_TRUE(all[0].allclose(expected)) << join;
+    EXPECT_TRUE(all[2].allclose(expected)) << join;
+    EXPECT_TRUE(point.t().matmul(all[1]).allclose(expected)) << join;
+  }
+}
+
 TEST(Gradients, OfSeveralCallsShareOneRun) {
   Graph graph;
   const Output w = graph.variable("w", torch::tensor({1.F, 2.F}));

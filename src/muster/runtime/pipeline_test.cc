@@ -18,11 +18,13 @@
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
 #include "muster/stages.h"
+#include "muster/testing/message_of.h"
 #include "muster/trace.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSamples = 24;
@@ -81,7 +83,7 @@ struct Case {
   PipelineSchedule schedule = PipelineSchedule::kGPipe;
 };
 
-class PipelineTest : public testing::TestWithParam<Case> {};
+class PipelineTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(PipelineTest, TrainsAsTheWholeBatchOnOneTask) {
   const auto [stages, micro_batches, schedule] = GetParam();
@@ -115,11 +117,11 @@ TEST_P(PipelineTest, TrainsAsTheWholeBatchOnOneTask) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schedules, PipelineTest,
-    testing::Values(Case{1, 4, PipelineSchedule::kZeroBubble}, Case{2, 1, PipelineSchedule::kZeroBubble},
-                    Case{2, 4, PipelineSchedule::kGPipe}, Case{2, 8, PipelineSchedule::k1F1B},
-                    Case{2, 8, PipelineSchedule::kZeroBubble}, Case{3, 2, PipelineSchedule::k1F1B},
-                    Case{3, 6, PipelineSchedule::kGPipe}, Case{3, 6, PipelineSchedule::k1F1B},
-                    Case{3, 12, PipelineSchedule::kZeroBubble}, Case{4, 8, PipelineSchedule::kZeroBubble}));
+    ::testing::Values(Case{1, 4, PipelineSchedule::kZeroBubble}, Case{2, 1, PipelineSchedule::kZeroBubble},
+                      Case{2, 4, PipelineSchedule::kGPipe}, Case{2, 8, PipelineSchedule::k1F1B},
+                      Case{2, 8, PipelineSchedule::kZeroBubble}, Case{3, 2, PipelineSchedule::k1F1B},
+                      Case{3, 6, PipelineSchedule::kGPipe}, Case{3, 6, PipelineSchedule::k1F1B},
+                      Case{3, 12, PipelineSchedule::kZeroBubble}, Case{4, 8, PipelineSchedule::kZeroBubble}));
 
 // A weight that the first and the last stage use.
 TEST(Pipeline, TiedWeightsGetTheGradientsOfAllStages) {
@@ -157,6 +159,47 @@ TEST(Pipeline, TiedWeightsGetTheGradientsOfAllStages) {
     expect_near(trained(cluster.target(), graph, pipeline.batch(small_x), pipeline.batch(small_t),
                         pipeline.loss, pipeline.train, data),
                 expected);
+  }
+}
+
+// What takes parameters gives values that several nodes use: their gradients are sums.
+TEST(Pipeline, ValuesMayBeUsedSeveralTimes) {
+  const Data data;
+  const TestServers cluster(2);
+  torch::manual_seed(5);
+  const torch::Tensor first = torch::randn({6, 6});
+  const torch::Tensor second = torch::randn({6, 6});
+  const auto build = [&](Graph& graph) {
+    const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
+    const Output t = graph.placeholder("t", torch::kFloat, {kBatch, 6});
+    const auto swish = [](const Output& z) { return ops::add(ops::mul(z, ops::sigmoid(z)), ops::relu(z)); };
+    Output hidden, loss;
+    {
+      const auto device = graph.with_device("/job:task/task:0");
+      hidden = swish(ops::matmul(x, graph.variable("w", first)));
+    }
+    {
+      const auto device = graph.with_device("/job:task/task:1");
+      const Output y = ops::matmul(ops::add(hidden, ops::tanh(hidden)), graph.variable("v", second));
+      loss = ops::add(ops::mse_loss(y, t), ops::l1_loss(swish(y), t));
+    }
+    return std::tuple(x, t, loss);
+  };
+  const auto optimizer = optim::SGD({.lr = 0.05});
+  Graph whole;
+  const auto [x, t, loss] = build(whole);
+  const auto expected = trained("local", whole, x, t, loss, minimize(optimizer, loss), data);
+  for (const auto schedule :
+       {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+    for (const std::string& target : {std::string("local"), cluster.target()}) {
+      Graph graph;
+      const auto [small_x, small_t, small_loss] = build(graph);
+      const Pipeline pipeline =
+          minimize_in_pipeline(optimizer, small_loss, {.micro_batches = 4, .schedule = schedule});
+      expect_near(trained(target, graph, pipeline.batch(small_x), pipeline.batch(small_t), pipeline.loss,
+                          pipeline.train, data),
+                  expected);
+    }
   }
 }
 
@@ -393,16 +436,6 @@ TEST(Pipeline, EveryBackwardPassOfGPipeWaitsForTheLastForwardPass) {
   EXPECT_EQ(gradients, 3 * 3);
 }
 
-template <typename Function>
-std::string refused_pipeline(Function function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(Pipeline, WhatCanNotBeIsRefusedByName) {
   Graph graph;
   const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
@@ -410,23 +443,24 @@ TEST(Pipeline, WhatCanNotBeIsRefusedByName) {
   const Output each = ops::matmul(x, w);
   const Output loss = ops::mean(each);
   const auto optimizer = optim::SGD({.lr = 0.1});
-  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, loss, {.micro_batches = 0}); }),
-              HasSubstr("there are 0 micro-batches"));
-  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, each); }),
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { minimize_in_pipeline(optimizer, loss, {.micro_batches = 0}); }),
+      HasSubstr("there are 0 micro-batches"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { minimize_in_pipeline(optimizer, each); }),
               HasSubstr("expected a scalar"));
-  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, ops::sum(w)); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { minimize_in_pipeline(optimizer, ops::sum(w)); }),
               HasSubstr("no placeholder whose first dimension is the batch"));
-  EXPECT_THAT(refused_pipeline([&] { minimize_in_pipeline(optimizer, ops::mean(x)); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { minimize_in_pipeline(optimizer, ops::mean(x)); }),
               HasSubstr("no trainable variable"));
-  EXPECT_THAT(refused_pipeline([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 place(graph, {{"encoder*", "/job:task/task:0"}});
               }),
               HasSubstr("'encoder*'"));
   const Pipeline pipeline = minimize_in_pipeline(optimizer, loss, {.micro_batches = 4});
-  EXPECT_THAT(refused_pipeline([&] { static_cast<void>(pipeline.batch(w)); }), HasSubstr("w:0"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { static_cast<void>(pipeline.batch(w)); }), HasSubstr("w:0"));
   Session session("local", graph);
   session.run({}, {}, {graph.initializer()});
-  EXPECT_THAT(refused_pipeline([&] {
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
                 session.run({}, {{pipeline.batch(x), torch::ones({6, 6})}}, {pipeline.train});
               }),
               HasSubstr("expected [4N, 6]"));

@@ -20,14 +20,14 @@ namespace {
 
 constexpr auto kLookForAbort = std::chrono::milliseconds(50);
 constexpr auto kTokenStallWarning = std::chrono::seconds(10);
+constexpr int64_t kMostReplicas = 1 << 16;
 
 }  // namespace
 
 PolicyOptions replica_options(int64_t workers, int64_t aggregate) {
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
-  if (workers < 1 || workers > kMost)
-    raise<InvalidArgument>("the total number of replicas is {}; expected at least 1", workers);
-  if (aggregate < 0 || aggregate > kMost)
+  if (workers < 1 || workers > kMostReplicas)
+    raise<InvalidArgument>("the total number of replicas is {}; expected 1 to {}", workers, kMostReplicas);
+  if (aggregate < 0 || aggregate > std::numeric_limits<int>::max())
     raise<InvalidArgument>(
         "{} replicas are to be aggregated; expected at least 1, or 0 for one gradient of each replica",
         aggregate);
@@ -166,10 +166,11 @@ void ReplicaCoordinator::end_session(uint64_t session) {
 ReplicaCoordinator& Replicas::coordinator(const std::string& group, const PolicyOptions& options,
                                           TaskVariable& global_step) {
   const MutexLock lock(mutex_);
-  auto& coordinator = coordinators_[group];
-  if (!coordinator) coordinator = std::make_unique<ReplicaCoordinator>(options, global_step);
-  coordinator->check_options(options);
-  return *coordinator;
+  auto found = coordinators_.find(group);  // never null: end_run() and end_session() call them all
+  if (found == coordinators_.end())
+    found = coordinators_.emplace(group, std::make_unique<ReplicaCoordinator>(options, global_step)).first;
+  found->second->check_options(options);
+  return *found->second;
 }
 
 Accumulator& Replicas::accumulator(const std::string& group, TaskVariable& variable) {

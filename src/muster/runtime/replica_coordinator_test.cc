@@ -10,23 +10,15 @@
 #include "muster/deadline.h"
 #include "muster/optim.h"
 #include "muster/optim/rule_text.h"
+#include "muster/testing/message_of.h"
 
 namespace muster::detail {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::message_of;
 
 constexpr auto kWaitAtMost = std::chrono::seconds(60);
-
-template <typename Function>
-std::string refusal_of(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 struct Coordination {
   Coordination(int workers, int aggregate)
@@ -88,7 +80,7 @@ TEST(ReplicaCoordinator, AWaitEndsWithItsRunAndWithItsSession) {
   all.coordinator.push(run, 0.1);
   all.coordinator.carried_out(run, 0);
   EXPECT_THROW(all.coordinator.wait(run, [] { throw Aborted("the client has gone"); }), Aborted);
-  auto waiting = std::async(std::launch::async, [&] { return refusal_of([&] { all.wait(run); }); });
+  auto waiting = std::async(std::launch::async, [&] { return message_of([&] { all.wait(run); }); });
   all.coordinator.end_session(1);
   EXPECT_THAT(waiting.get(), HasSubstr("has ended"));
 }
@@ -99,7 +91,7 @@ TEST(ReplicaCoordinator, TwoClientsThatAreTheSameReplicaAreToldSo) {
   all.wait(run);
   all.coordinator.push(run, 0.1);
   all.coordinator.carried_out(run, 0);
-  auto waiting = std::async(std::launch::async, [&] { return refusal_of([&] { all.wait(run); }); });
+  auto waiting = std::async(std::launch::async, [&] { return message_of([&] { all.wait(run); }); });
   all.coordinator.push({.worker = 0, .session = 2, .step = 11}, 0.1);
   EXPECT_THAT(waiting.get(),
               HasSubstr("another client says that it is replica 0, too, and is taken for it: each client has "
@@ -108,9 +100,9 @@ TEST(ReplicaCoordinator, TwoClientsThatAreTheSameReplicaAreToldSo) {
 
 TEST(ReplicaCoordinator, AllReplicasHaveTheSameNumbers) {
   Coordination all(2, 2);
-  EXPECT_THAT(refusal_of([&] { all.coordinator.check_options(replica_options(3, 2)); }),
+  EXPECT_THAT(message_of([&] { all.coordinator.check_options(replica_options(3, 2)); }),
               HasSubstr("aggregates 2 of 3 replicas, and others 2 of 2"));
-  EXPECT_THAT(refusal_of([&] { all.wait({.worker = 2}); }),
+  EXPECT_THAT(message_of([&] { all.wait({.worker = 2}); }),
               HasSubstr("there is no replica 2: they are 0 to 1"));
 }
 

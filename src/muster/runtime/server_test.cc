@@ -22,22 +22,14 @@
 #include "muster/runtime/runtime_stream.h"
 #include "muster/runtime/server_test.h"
 #include "muster/session.h"
+#include "muster/testing/message_of.h"
 
 namespace muster {
 namespace {
 
+using detail::testing::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename Function>
-std::string refusal_by(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Server, AConstantOfAnotherTaskComesFromThere) {
   const TestServers cluster(2);
@@ -67,7 +59,7 @@ TEST(Server, AGraphThatSaysAnotherShapeOfASharedVariableIsRefused) {
   const Output wider = other.variable("w", torch::zeros({3}));
   const Node init = other.initializer();
   Session shares(cluster.target(), other, {.secret = "test"});
-  EXPECT_THAT(refusal_by([&] { shares.run({}, {}, {init}); }),
+  EXPECT_THAT(message_of([&] { shares.run({}, {}, {init}); }),
               AllOf(HasSubstr("node 'w'"), HasSubstr("is Float [2] here"), HasSubstr("says Float [3]")));
   EXPECT_TRUE(torch::equal(session.run({w}).front(), torch::ones({2})));
   Session elsewhere(cluster.target(), other, {.container = "other", .secret = "test"});
@@ -151,7 +143,7 @@ TEST(Server, VariablesAreSharedByNameUnlessTheyAreTheSessionsOwn) {
   second.run({}, {}, {more});
   EXPECT_TRUE(torch::equal(first.run({w}).front(), torch::ones({2})));
   for (auto* session : {&own, &named}) {
-    EXPECT_THAT(refusal_by([&] { session->run({w}); }), HasSubstr("'w'")) << "it has no value there";
+    EXPECT_THAT(message_of([&] { session->run({w}); }), HasSubstr("'w'")) << "it has no value there";
     session->run({}, {}, {init});
     EXPECT_TRUE(torch::equal(session->run({w}).front(), torch::zeros({2})));
   }
@@ -188,6 +180,86 @@ TEST(Server, LargeConstantsAndManyTypesCross) {
   EXPECT_EQ(results.back().sizes(), (std::vector<int64_t>{3, 0}));
 }
 
+// Nothing large goes through protobuf, whose messages end at 2 GiB.
+TEST(Server, AConstantOfMoreThan2GiBCrosses) {
+  const TestServers cluster(2);
+  constexpr int64_t kBytes = (int64_t{1} << 31) + 4096;
+  Graph graph;
+  Output there;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    there = graph.constant(torch::ones({kBytes}, at::kByte));
+  }
+  const Output last = ops::slice(there, 0, kBytes - 3, kBytes);
+  Session session(cluster.target(), graph, {.fold_constants = false});
+  EXPECT_TRUE(torch::equal(session.run({last}).front(), torch::ones({3}, at::kByte)));
+}
+
+TEST(Server, AGraphOfAMillionNodesRuns) {
+  const TestServers cluster(2);
+  constexpr int kNodes = 1'000'000;
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kDouble, {});
+  Output sum = x;
+  for (const char* device : {"/job:task/task:0", "/job:task/task:1"}) {
+    const auto place = graph.with_device(device);
+    for (int i = 0; i < kNodes / 2; ++i) sum = ops::add(sum, 1);
+  }
+  Session session(cluster.target(), graph, {.timeout = std::chrono::minutes(2)});
+  EXPECT_EQ(session.run({sum}, {{x, torch::zeros({}, at::kDouble)}}).front().item<double>(), kNodes);
+}
+
+// A text can't go from task to task, and need not.
+TEST(Server, ATextIsWhereItIsUsed) {
+  const TestServers cluster(2);
+  Graph graph;
+  const Output rounding = graph.value(std::string("floor"), "rounding");
+  const Output x = graph.placeholder("x", at::kFloat, {2});
+  Output y;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    y = graph
+            .add("aten::div.Tensor_mode", {x, graph.constant(torch::full({2}, 2.0))},
+                 {{"rounding_mode", rounding}})
+            .output();
+  }
+  Session session(cluster.target(), graph);
+  EXPECT_TRUE(torch::equal(session.run({y}, {{x, torch::tensor({3.0F, 5.0F})}}).front(),
+                           torch::tensor({1.0F, 2.0F})));
+}
+
+// The tape is cut where values go from task to task.
+TEST(Server, GradientsOverTasksAreThoseOfDifferences) {
+  const TestServers cluster(2);
+  torch::manual_seed(5);
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kDouble, {3, 3});
+  Output h;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    h = ops::tanh(ops::matmul(x, x));
+  }
+  const Output k = ops::mul(ops::sin(h), x);
+  Output y;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    y = ops::sum(ops::exp(ops::mul(ops::matmul(k, h), x)));
+  }
+  const Output gradient = gradients({y}, {x}).front();
+  Session session(cluster.target(), graph);
+  const torch::Tensor point = torch::rand({3, 3}, at::kDouble);
+  const torch::Tensor found = session.run({gradient}, {{x, point}}).front();
+  constexpr double kStep = 1e-6;
+  for (int i = 0; i < 9; ++i) {
+    const auto moved = [&](double by) {
+      const torch::Tensor other = point.clone();
+      other.view({9})[i] += by;
+      return session.run({y}, {{x, other}}).front().item<double>();
+    };
+    EXPECT_NEAR((moved(kStep) - moved(-kStep)) / (2 * kStep), found.view({9})[i].item<double>(), 1e-5) << i;
+  }
+}
+
 TEST(Server, WhatIsWrongIsSaidAsInOneProcess) {
   const TestServers cluster(2);
   Graph graph;
@@ -203,19 +275,19 @@ TEST(Server, WhatIsWrongIsSaidAsInOneProcess) {
     nowhere = graph.constant(1.0);
   }
   Session session(cluster.target(), graph);
-  EXPECT_THAT(refusal_by([&] {
+  EXPECT_THAT(message_of([&] {
                 session.run({product}, {{x, torch::ones({2, 3})}});
               }),
               AllOf(HasSubstr("node 'product' (aten::matmul, made at "), HasSubstr("server_test.cc")));
-  EXPECT_THAT(refusal_by([&] {
+  EXPECT_THAT(message_of([&] {
                 session.run({product}, {{x, torch::ones({2, 2}, at::kDouble)}});
               }),
               HasSubstr("'x:0' is fed a tensor of type Double; expected Float"));
-  EXPECT_THAT(refusal_by([&] { session.run({product}); }), HasSubstr("needs a value: feed it"));
-  EXPECT_THAT(refusal_by([&] { session.run({nowhere}); }), HasSubstr("which the cluster does not have"));
+  EXPECT_THAT(message_of([&] { session.run({product}); }), HasSubstr("needs a value: feed it"));
+  EXPECT_THAT(message_of([&] { session.run({nowhere}); }), HasSubstr("which the cluster does not have"));
   Graph other;
   const Output strange = other.constant(1.0);
-  EXPECT_THAT(refusal_by([&] { session.run({strange}); }), HasSubstr("is of another graph"));
+  EXPECT_THAT(message_of([&] { session.run({strange}); }), HasSubstr("is of another graph"));
   EXPECT_TRUE(
       torch::equal(session.run({product}, {{x, torch::ones({2, 2})}}).front(), torch::full({2, 2}, 2.0)))
       << "the servers stay up";
@@ -224,13 +296,13 @@ TEST(Server, WhatIsWrongIsSaidAsInOneProcess) {
 TEST(Server, OnlyThoseWhoKnowTheSecretAreLetIn) {
   const TestServers cluster(1);
   Graph graph;
-  EXPECT_THAT(refusal_by([&] { Session(cluster.target(), graph, {.secret = "wrong"}); }),
+  EXPECT_THAT(message_of([&] { Session(cluster.target(), graph, {.secret = "wrong"}); }),
               HasSubstr("the client has another secret than it"));
-  EXPECT_THAT(refusal_by([&] { Server::stop(cluster.target(), {.secret = "wrong"}); }),
+  EXPECT_THAT(message_of([&] { Server::stop(cluster.target(), {.secret = "wrong"}); }),
               HasSubstr("the client has another secret than it"));
-  EXPECT_THAT(refusal_by([&] { Session("grpc://127.0.0.1:1", graph, {.secret = "any"}); }),
+  EXPECT_THAT(message_of([&] { Session("grpc://127.0.0.1:1", graph, {.secret = "any"}); }),
               HasSubstr("no server answers at 127.0.0.1:1"));
-  EXPECT_THAT(refusal_by([&] { Session("somewhere", graph); }), HasSubstr("'somewhere' is no target"));
+  EXPECT_THAT(message_of([&] { Session("somewhere", graph); }), HasSubstr("'somewhere' is no target"));
 }
 
 TEST(Server, ASessionWaitsForAllTasksAndSaysSo) {
@@ -274,10 +346,10 @@ TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
   EXPECT_TRUE(torch::equal(run().front(), torch::ones({2})));
   cluster.kill(1);
   const auto before = std::chrono::steady_clock::now();
-  EXPECT_THAT(refusal_by([&] { run(); }), HasSubstr("/job:task/task:1 was lost"));
+  EXPECT_THAT(message_of([&] { run(); }), HasSubstr("/job:task/task:1 was lost"));
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(30));
   cluster.start(1);
-  EXPECT_THAT(refusal_by([&] { run(); }), HasSubstr("'w'")) << "what it kept is lost";
+  EXPECT_THAT(message_of([&] { run(); }), HasSubstr("'w'")) << "what it kept is lost";
   session.run({}, {}, {init});
   EXPECT_TRUE(torch::equal(run().front(), torch::ones({2})));
 }
@@ -364,7 +436,6 @@ TEST(Server, ManyThreadsAndSessionsRunAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Whoever waits for a server asks it in the very moment in which it begins to listen.
 // An output of one task that several nodes of another take: its gradient comes from one pass there.
 TEST(Server, AddsUpTheGradientsOfAllUsersOnAnotherTaskOnce) {
   const TestServers cluster(2);
@@ -398,6 +469,34 @@ TEST(Server, AddsUpTheGradientsOfAllUsersOnAnotherTaskOnce) {
   EXPECT_TRUE(gradient(cluster.target(), false).allclose(expected));
 }
 
+// The same, where it has users on its own task, before and after the values that come from the other one.
+TEST(Server, AddsUpTheGradientsOfUsersOnBothTasksOnce) {
+  const TestServers cluster(2);
+  torch::manual_seed(6);
+  Graph graph;
+  const Output x = graph.placeholder("x", at::kFloat, {kBatch, 3});
+  const Output w = graph.variable("w", torch::rand({3, 3}));
+  const Output h = ops::tanh(ops::matmul(x, w));
+  Output there;
+  {
+    const auto other = graph.with_device("/job:task/task:1");
+    there = ops::mul(ops::sigmoid(h), h);
+  }
+  const Output loss = ops::sum(ops::mul(ops::mul(ops::mul(h, h), ops::mul(there, h)),
+                                        ops::add(ops::sin(h), ops::add(there, ops::cos(h)))));
+  const Output gradient = gradients({loss}, {w}).front();
+  const torch::Tensor point = torch::rand({4, 3});
+  std::vector<torch::Tensor> found;
+  for (const std::string& target : {std::string("local"), cluster.target()}) {
+    for (const bool join : {true, false}) {
+      Session session(target, graph, {.join_gradients = join, .private_variables = true});
+      session.run({}, {}, {graph.initializer()});
+      found.push_back(session.run({gradient}, {{x, point}}).front());
+    }
+  }
+  for (const auto& each : found) EXPECT_TRUE(each.allclose(found.front())) << each << found.front();
+}
+
 TEST(Server, LargeValuesGoOverSocketsWhereMemoryIsNotShared) {
   for (const bool is_shared : {true, false}) {
     const TestServers cluster(2, /*start=*/true, {.secret = "test", .shared_memory = is_shared});
@@ -424,6 +523,7 @@ TEST(Server, LargeValuesGoOverSocketsWhereMemoryIsNotShared) {
   }
 }
 
+// Whoever waits for a server asks it in the very moment in which it begins to listen.
 TEST(Server, MayBeAskedWhileItStarts) {
   const detail::ReservedPort port("127.0.0.1");
   const std::string address = fmt::format("127.0.0.1:{}", port.port());
@@ -472,7 +572,7 @@ TEST(Server, ARunThatTakesTooLongNamesWhoDidNotEndIt) {
     for (int i = 0; i < 200; ++i) slow = ops::matmul(slow, x);
   }
   Session session(cluster.target(), graph, {.fold_constants = false, .timeout = std::chrono::seconds(2)});
-  EXPECT_THAT(refusal_by([&] { session.run({slow}); }),
+  EXPECT_THAT(message_of([&] { session.run({slow}); }),
               AllOf(HasSubstr("a run took longer than 2.0 s"), HasSubstr("/job:task/task:1")));
 }
 
@@ -480,8 +580,8 @@ TEST(ClusterSpec, IsReadAndChecked) {
   EXPECT_EQ(ClusterSpec::parse("ps=h1:2222;worker=h2:2222,h3:2222").jobs(),
             (ClusterSpec::Jobs{{"ps", {"h1:2222"}}, {"worker", {"h2:2222", "h3:2222"}}}));
   EXPECT_THROW((ClusterSpec{{"ps", {"nowhere"}}}), InvalidArgument);
-  EXPECT_THAT(refusal_by([] { ClusterSpec::parse("ps=3@h1:2222"); }), HasSubstr("has no task 0"));
-  EXPECT_THAT(refusal_by([] {
+  EXPECT_THAT(message_of([] { ClusterSpec::parse("ps=3@h1:2222"); }), HasSubstr("has no task 0"));
+  EXPECT_THAT(message_of([] {
                 Server(ClusterSpec{{"ps", {"127.0.0.1:1"}}}, "ps", 1, {.secret = "x"});
               }),
               HasSubstr("task"));

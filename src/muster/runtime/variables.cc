@@ -69,10 +69,14 @@ bool is_finite(const at::Tensor& gradient) {
   return is_finite;
 }
 
-at::Tensor TaskVariable::read() const {
-  const MutexLock lock(mutex_);
+void TaskVariable::check_value() const {
   if (!value_.defined())
     raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+}
+
+at::Tensor TaskVariable::read() const {
+  const MutexLock lock(mutex_);
+  check_value();
   return value_;
 }
 
@@ -83,8 +87,7 @@ bool TaskVariable::has_value() const {
 
 at::Tensor TaskVariable::add(const at::Tensor& value) {
   const MutexLock lock(mutex_);
-  if (!value_.defined())
-    raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+  check_value();
   value_ = at::add(value_, value.detach());  // who has read the old one keeps it
   return value_;
 }
@@ -95,8 +98,7 @@ void TaskVariable::declare(const GraphNode& node) {
   if (value_.defined() && !is_as(value_, info.dtype, info.shape))
     raise<InvalidArgument>(
         "{}: its variable is {} {} here, of another graph, and this graph says {} {}. Give it another name, "
-        "or "
-        "variables another place: a container of their own (Session::Options::container), or "
+        "or variables another place: a container of their own (Session::Options::container), or "
         "private_variables; or start the task again",
         node.describe(), c10::toString(value_.scalar_type()), Shape(value_.sizes()).to_string(),
         info.dtype ? c10::toString(*info.dtype) : "?", info.shape.to_string());
@@ -128,8 +130,7 @@ void TaskVariable::begin_rule(const UpdateRule& rule) {
     if (!std::exchange(has_warned_, true))
       log_warning(
           "the variable '{}' is updated by '{}', and was by '{}' before: what that remembered of it is "
-          "forgotten. "
-          "Clients that train it together need the same optimizer",
+          "forgotten. Clients that train it together need the same optimizer",
           name_, options, rule_);
     states_.clear();
     step_ = 0;
@@ -139,8 +140,7 @@ void TaskVariable::begin_rule(const UpdateRule& rule) {
 
 void TaskVariable::update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr) {
   const MutexLock lock(mutex_);
-  if (!value_.defined())
-    raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+  check_value();
   if (gradient.sizes() != value_.sizes() || gradient.scalar_type() != value_.scalar_type())
     raise<InvalidArgument>("the gradient of the variable '{}' has another type or other sizes than it",
                            name_);

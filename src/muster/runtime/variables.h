@@ -55,6 +55,7 @@ class TaskVariable {
   void update(const UpdateRule& rule, const at::Tensor& gradient, std::optional<double> lr);
 
  private:
+  void check_value() const MUSTER_REQUIRES(mutex_);
   void begin_rule(const UpdateRule& rule) MUSTER_REQUIRES(mutex_);
 
   const std::string name_;
