@@ -74,8 +74,7 @@ void train(const muster::Server& server, const Flags& flags) {
     }
   }
   if (session.is_chief()) {
-    const torch::Tensor scores =
-        session.session().run({net.outputs[0]}, {{net.inputs[0], test.images}}).front();
+    const torch::Tensor scores = session.evaluate({net.outputs[0]}, {{net.inputs[0], test.images}}).front();
     const double accuracy = scores.argmax(1).eq(test.labels).to(torch::kDouble).mean().item<double>();
     fmt::print("after {} steps: accuracy {:.2f} %\n", session.step(), 100 * accuracy);
     std::fflush(stdout);

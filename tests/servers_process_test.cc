@@ -111,7 +111,8 @@ const testing::TaskRegistration kTrain("train", train);
 
 // Whoever finds out says so, and the others name that task where they hear of it before they do.
 auto says_or_names(const std::string& regex) {
-  return ::testing::ContainsRegex(fmt::format("{}|stopped, because (worker|ps)/[0-9] \\(host ", regex));
+  return ::testing::ContainsRegex(
+      fmt::format("{}|stopped(, because|: the job was aborted:) (worker|ps)/[0-9] \\(host ", regex));
 }
 
 class ServersProcesses : public ::testing::Test {

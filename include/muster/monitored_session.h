@@ -11,9 +11,9 @@
 //   muster::MonitoredSession session(server, graph, {.step = step, .last_step = 1000});
 //   while (!session.should_stop()) session.run({loss}, next_batch());
 //
-// Of one thread at a time. The constructor and run() block; they throw what Session does, but for a task that
-// is lost: that is waited for, as often as it is lost, until Options::patience has passed since it was lost
-// first, and the run made once more. Variables that were lost with a task are restored
+// Of one thread at a time. The constructor, run() and evaluate() block; they throw what Session does, but for
+// a task that is lost: that is waited for, as often as it is, until Options::patience has passed since it
+// was lost first, and the run made once more. Variables that were lost with a task are restored
 // (Options::restore) or, with a warning that names them, initialised anew.
 
 #include <chrono>
@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -49,6 +50,7 @@ struct SessionHook {
   /// After a run of the step that was noted, with its number.
   std::function<void(int64_t step, const Timeline&)> timeline;
   /// After a run of the step, with its number and what it gave: the fetches, then what the hook asked for.
+  /// Where it meets the loss of a task, that is waited for, and training goes on.
   std::function<void(int64_t step, const std::vector<at::Tensor>& results)> after_run;
   std::function<void(Session&, int64_t step)> end;  ///< At the end of training.
 };
@@ -87,11 +89,13 @@ class MonitoredSession {
     std::vector<SessionHook> hooks;
     std::vector<SessionHook> chief_hooks;  ///< Of the chief alone.
 
-    /// Gives variables their values from a checkpoint, on the chief; false where there is none. Called again
-    /// where variables have no values afterwards: a task may have been lost again meanwhile.
-    std::function<bool(Session&)> restore;
+    /// The values of a checkpoint, for variables by their names, as save_variables() has them; nothing where
+    /// there is none. Called on the chief, when variables have no values, and again where some have none
+    /// afterwards: a task may have been lost again meanwhile.
+    std::function<std::optional<ValuesByName>()> restore;
 
-    std::chrono::milliseconds patience{std::chrono::minutes(10)};  ///< With a task that is lost.
+    /// With a task that is lost, and with workers that have not ended when the chief has.
+    std::chrono::milliseconds patience{std::chrono::minutes(10)};
     bool stop_servers = true;  ///< The chief stops the tasks of the job "ps" when all workers have ended.
     Session::Options session;
   };
@@ -111,11 +115,14 @@ class MonitoredSession {
   /// Runs the step and the fetches.
   std::vector<at::Tensor> run(const std::vector<Output>& fetches = {}, const Session::Feeds& feeds = {});
 
-  /// Tells the others that this worker has ended; the chief waits for them, up to half a minute, and stops
-  /// the servers.
+  /// Runs the fetches without a step, as for evaluating.
+  std::vector<at::Tensor> evaluate(const std::vector<Output>& fetches, const Session::Feeds& feeds = {});
+
+  /// Tells the others that this worker has ended; the chief waits for those that are there, and stops the
+  /// servers. Throws what a hook throws, or that a task is lost, after all that.
   void close();
 
-  /// For what takes no step: evaluating, saving.
+  /// What runs the graph, without any patience.
   Session& session();
 
  private:

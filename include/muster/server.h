@@ -85,7 +85,8 @@ class Server {
   const std::string& target() const;
   std::string target(const std::string& job, int task) const;
 
-  /// Waits until somebody stops it: stop(), or `muster server --stop target`.
+  /// Waits until somebody stops it: stop(), `muster server --stop target`, a MonitoredSession at its last step.
+  /// A server that still waits when all workers of `muster run` have ended is ended by that.
   void join();
   void stop();
 

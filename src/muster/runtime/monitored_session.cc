@@ -1,7 +1,9 @@
 #include "muster/monitored_session.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,7 +31,6 @@ namespace {
 constexpr const char* kGlobalStep = "global_step";
 constexpr const char* kEnded = "muster/ended_workers";
 constexpr auto kLookEvery = std::chrono::milliseconds(50);
-constexpr auto kWaitForOthers = std::chrono::seconds(30);
 constexpr auto kStallWarning = std::chrono::seconds(10);
 constexpr auto kAnswer = std::chrono::seconds(2);
 
@@ -57,8 +58,7 @@ struct MonitoredSession::State {
       : server(known_server), graph(known_graph), options(given) {
     if (!options.step.defined())
       throw InvalidArgument(
-          "a MonitoredSession needs Options::step: what count_step() or "
-          "minimize_synchronously() gave");
+          "a MonitoredSession needs Options::step: what count_step() or minimize_synchronously() gave");
     enter = detail::node_that_enters(options.step);
     is_chief = server.job() == "worker" && server.task() == 0;
     hooks = options.hooks;
@@ -71,13 +71,14 @@ struct MonitoredSession::State {
     variables = graph.variables();
     for (const auto& variable : variables) have_values.push_back(graph.is_initialized(variable));
     make_marks();
+    if (is_chief && options.restore) make_restoring();
     if (enter.defined()) {
       enter_targets = on_all_tasks_after(enter);
       enter_targets.push_back(enter);
       step_targets = on_all_tasks_after(options.step);
     }
     session.emplace(server.target(), graph, options.session);
-    step = with_patience([this] { return session->run({global_step(graph)}); }).front().item<int64_t>();
+    with_patience([] { return std::vector<at::Tensor>(); });
   }
 
   // A variable of this worker's own on each task that has variables: where it is lost, so are the others.
@@ -94,6 +95,17 @@ struct MonitoredSession::State {
       mark_all.emplace_back(graph.assign(mark, graph.constant(yes)));
       have_marks.push_back(graph.is_initialized(mark));
       marks.push_back(mark);
+    }
+  }
+
+  // What gives each variable a value of a checkpoint.
+  void make_restoring() {
+    for (const auto& variable : variables) {
+      const std::string& name = variable.node().name();
+      if (name.starts_with("muster/") || !variable.dtype()) continue;
+      const Output value = graph.placeholder("muster/restored/" + name, *variable.dtype(), variable.shape());
+      const Node assign(graph.assign(variable, value));
+      restoring.emplace(name, Restoring{.value = value, .assign = assign});
     }
   }
 
@@ -115,8 +127,7 @@ struct MonitoredSession::State {
       if (!detail::TaskName::parse(variable.node().device()).job)
         detail::raise<InvalidArgument>(
             "the variable '{}' (made at {}) is placed nowhere, so that each worker would have one of its "
-            "own: "
-            "make it under graph.with_device(muster::replica_device_setter(...))",
+            "own: make it under graph.with_device(muster::replica_device_setter(...))",
             variable.node().name(), variable.node().where());
     }
   }
@@ -152,6 +163,29 @@ struct MonitoredSession::State {
     }
   }
 
+  // Whether there was a checkpoint.
+  bool restore() {
+    const auto values = options.restore();
+    if (!values) return false;
+    Session::Feeds feeds;
+    std::vector<Node> targets;
+    std::vector<std::string> unknown;
+    for (const auto& [name, value] : *values) {
+      const auto found = restoring.find(name);
+      if (found == restoring.end()) {
+        unknown.push_back("'" + name + "'");
+        continue;
+      }
+      feeds.emplace_back(found->second.value, value);
+      targets.push_back(found->second.assign);
+    }
+    if (!unknown.empty())
+      detail::log_warning("Options::restore gives values for {}, which the graph does not have",
+                          fmt::join(unknown, ", "));
+    session->run({}, feeds, targets);
+    return true;
+  }
+
   // The chief's. What a checkpoint does not have is missing after two restores: after one, a task may have
   // been lost again.
   void give_values(std::vector<size_t> left) {
@@ -160,7 +194,7 @@ struct MonitoredSession::State {
       std::vector<size_t> before;
       do {
         before = left;
-        was_restored = options.restore(*session);
+        was_restored = restore();
         left = missing();
       } while (was_restored && !left.empty() && left != before);
     }
@@ -195,6 +229,7 @@ struct MonitoredSession::State {
       std::this_thread::sleep_for(kLookEvery);
     }
     if (enter.defined()) session->run({}, {}, enter_targets);
+    step = session->run({global_step(graph)}).front().item<int64_t>();
     was_ready = true;
     for (const auto& hook : hooks) {
       if (hook.begin) hook.begin(*session);
@@ -231,6 +266,16 @@ struct MonitoredSession::State {
     }
   }
 
+  // What a hook does after a run may meet the loss of a task, too. Variables have other values then, and it is
+  // for the hook to begin anew: it is not called again for this step.
+  void call_once(const std::function<void()>& hook) {
+    bool was_called = false;
+    with_patience([&] {
+      if (!std::exchange(was_called, true)) hook();
+      return std::vector<at::Tensor>();
+    });
+  }
+
   // One that has died says nothing, and has no server any more.
   bool is_any_other_worker_there() const {
     const auto workers = static_cast<int>(server.cluster().jobs().at("worker").size());
@@ -251,19 +296,38 @@ struct MonitoredSession::State {
     return false;
   }
 
+  // Each worker counts itself once, and a cluster may have trained before.
   void wait_for_others() {
-    const auto& jobs = server.cluster().jobs();
-    const auto workers = static_cast<int64_t>(jobs.at("worker").size());
-    const auto deadline = Deadline::after(kWaitForOthers);
-    int64_t count = 0;
-    while ((count = session->run({ended}).front().item<int64_t>()) < workers) {
-      if (!is_any_other_worker_there()) return;
+    const auto workers = static_cast<int64_t>(server.cluster().jobs().at("worker").size());
+    const auto deadline = Deadline::after(options.patience);
+    auto warning = Deadline::after(kStallWarning);
+    while (true) {
+      const int64_t ended_now = session->run({ended}).front().item<int64_t>() % workers;
+      if (ended_now == 0 || !is_any_other_worker_there()) return;
       if (deadline.expired()) {
         detail::log_warning("{} of {} workers have not said that they have ended: stopping without them",
-                            workers - count, workers);
+                            workers - ended_now, workers);
         return;
       }
+      if (warning.expired()) {
+        detail::log_warning("worker/0 has ended, and waits for {} of {} workers before it stops the servers",
+                            workers - ended_now, workers);
+        warning = Deadline::never();
+      }
       std::this_thread::sleep_for(kLookEvery);
+    }
+  }
+
+  void stop_all_servers() {
+    const auto servers = static_cast<int>(server.cluster().jobs().at("ps").size());
+    for (int task = 0; task < servers; ++task) {
+      try {
+        Server::stop(server.target("ps", task), {.secret = options.session.secret});
+      } catch (const PeerLost&) {
+        // It has gone by itself.
+      } catch (const Error& error) {
+        detail::log_warning("ps/{} could not be stopped: {}", task, error.what());
+      }
     }
   }
 
@@ -286,6 +350,11 @@ struct MonitoredSession::State {
   std::vector<Output> marks;
   std::vector<Node> mark_all;
   std::vector<Output> have_marks;
+  struct Restoring {
+    Output value;
+    Node assign;
+  };
+  std::map<std::string, Restoring> restoring;  // by the names of variables
   std::optional<Session> session;
 };
 
@@ -340,9 +409,10 @@ std::vector<at::Tensor> MonitoredSession::run(const std::vector<Output>& fetches
   auto results = state_->with_patience([&] {
     return state_->session->run(all, feeds, state_->step_targets, noting.empty() ? nullptr : &timeline);
   });
-  state_->step = results.back().item<int64_t>();
+  const auto step = results.back().item<int64_t>();
+  state_->step = step;
   for (const auto* hook : noting) {
-    if (hook->timeline) hook->timeline(state_->step, timeline);
+    if (hook->timeline) hook->timeline(step, timeline);
   }
   const auto at = [&results](size_t i) { return results.begin() + static_cast<std::ptrdiff_t>(i); };
   const std::vector<at::Tensor> fetched(results.begin(), at(fetches.size()));
@@ -351,23 +421,38 @@ std::vector<at::Tensor> MonitoredSession::run(const std::vector<Output>& fetches
     std::vector<at::Tensor> given = fetched;
     given.insert(given.end(), at(begin), at(ends[i]));
     begin = ends[i];
-    if (const auto& hook = state_->hooks[i]; hook.after_run) hook.after_run(state_->step, given);
+    const auto& hook = state_->hooks[i];
+    if (hook.after_run) state_->call_once([&] { hook.after_run(step, given); });
   }
   return fetched;
 }
 
+std::vector<at::Tensor> MonitoredSession::evaluate(const std::vector<Output>& fetches,
+                                                   const Session::Feeds& feeds) {
+  return state_->with_patience([&] { return state_->session->run(fetches, feeds); });
+}
+
 void MonitoredSession::close() {
   if (std::exchange(state_->is_closed, true)) return;
+  // Whatever fails, the servers are stopped: nobody else does.
+  std::exception_ptr failure;
+  const auto attempt = [&failure](const std::function<void()>& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      if (failure) detail::log_warning("when a session ended: {}", error.what());
+      if (!failure) failure = std::current_exception();
+    }
+  };
   for (const auto& hook : state_->hooks) {
-    if (hook.end) hook.end(*state_->session, state_->step);
+    if (hook.end) attempt([&] { hook.end(*state_->session, state_->step); });
   }
-  state_->session->run({}, {}, {state_->more_ended});
-  const auto& jobs = state_->server.cluster().jobs();
-  if (!state_->is_chief || !state_->options.stop_servers || !jobs.contains("ps")) return;
-  state_->wait_for_others();
-  const std::string secret = state_->options.session.secret;
-  for (int task = 0; task < static_cast<int>(jobs.at("ps").size()); ++task)
-    Server::stop(state_->server.target("ps", task), {.secret = secret});
+  attempt([&] { state_->session->run({}, {}, {state_->more_ended}); });
+  if (state_->is_chief && state_->options.stop_servers && state_->server.cluster().jobs().contains("ps")) {
+    attempt([&] { state_->wait_for_others(); });
+    state_->stop_all_servers();
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include <fmt/format.h>
@@ -100,18 +101,12 @@ TEST(MonitoredSession, AServerThatComesBackIsWaitedForAndItsVariablesRestoredOrN
   });
   for (const bool restores : {false, true}) {
     GrowingByOne counting(0);
-    const Output saved = counting.graph.constant(torch::full({2}, 100.0));
-    const Node restore = [&] {
-      const auto device = counting.graph.with_device("/job:ps/task:0");
-      return Node(counting.graph.assign(counting.w, saved));
-    }();
     MonitoredSession::Options options{
         .step = counting.step, .stop_servers = false, .session = {.secret = "test"}};
     options.session.container = restores ? "restored" : "";
     if (restores)
-      options.restore = [&](Session& session) {
-        session.run({}, {}, {restore});
-        return true;
+      options.restore = [] {
+        return ValuesByName{{"w", torch::full({2}, 100.0)}, {"other", torch::zeros({1})}};
       };
     MonitoredSession session(*cluster.workers[0], counting.graph, options);
     session.run();
@@ -125,6 +120,7 @@ TEST(MonitoredSession, AServerThatComesBackIsWaitedForAndItsVariablesRestoredOrN
     const std::lock_guard lock(mutex);
     if (restores) {
       EXPECT_THAT(log, ::testing::Not(HasSubstr("'w', "))) << "it came from the checkpoint";
+      EXPECT_THAT(log, HasSubstr("values for 'other', which the graph does not have"));
     } else {
       EXPECT_THAT(log, HasSubstr("'w', 'global_step', 'muster/ended_workers' are initialised anew"));
     }
@@ -132,34 +128,6 @@ TEST(MonitoredSession, AServerThatComesBackIsWaitedForAndItsVariablesRestoredOrN
   }
   detail::set_log_sink({});
 }
-
-// The values of variables by name, as a checkpoint would have them, and the nodes that give them back.
-class Snapshot {
- public:
-  explicit Snapshot(Graph& graph) : variables_(graph.variables()) {
-    for (const auto& variable : variables_) {
-      given_.push_back(
-          graph.placeholder(variable.node().name() + "/given", *variable.dtype(), variable.shape()));
-      assigns_.emplace_back(graph.assign(variable, given_.back()));
-    }
-  }
-
-  void take(Session& session) { values_ = session.run(variables_); }
-
-  bool restore(Session& session) const {
-    if (values_.empty()) return false;
-    Session::Feeds feeds;
-    for (size_t i = 0; i < given_.size(); ++i) feeds.emplace_back(given_[i], values_[i]);
-    session.run({}, feeds, assigns_);
-    return true;
-  }
-
- private:
-  const std::vector<Output> variables_;
-  std::vector<Output> given_;
-  std::vector<Node> assigns_;
-  std::vector<at::Tensor> values_;
-};
 
 // The step's callable is made anew for the new server, and finds no values; looking for them fails once more,
 // since that callable is an old one.
@@ -178,7 +146,7 @@ TEST(MonitoredSession, ALossThatIsSeenWhileLookingForValuesIsWaitedForToo) {
 TEST(MonitoredSession, AServerThatIsLostAgainWhileAllIsPreparedIsWaitedForAgain) {
   TrainingCluster cluster;
   GrowingByOne counting(0);
-  Snapshot snapshot(counting.graph);
+  std::optional<ValuesByName> saved;
   int begun = 0;
   int restored = 0;
   const auto restart = [&cluster] {
@@ -192,15 +160,15 @@ TEST(MonitoredSession, AServerThatIsLostAgainWhileAllIsPreparedIsWaitedForAgain)
                                              if (++begun == 2) restart();
                                            }}},
                             .restore =
-                                [&](Session& lost) {
-                                  const bool has_values = snapshot.restore(lost);
+                                [&] {
                                   if (++restored == 2) restart();
-                                  return has_values;
+                                  return saved;
                                 },
                             .stop_servers = false,
                             .session = {.secret = "test"}});
   for (int i = 0; i < 5; ++i) session.run();
-  snapshot.take(session.session());
+  const auto values = session.evaluate({counting.w, global_step(counting.graph)});
+  saved = {{"w", values[0]}, {"global_step", values[1]}};
   session.run();
   restart();
   session.run();
@@ -276,29 +244,25 @@ void expect_training_to_go_on(bool is_synchronous) {
                                                        {.total_num_replicas = 2, .replica = worker})
                               : count_step(graph, minimize(optimizer, loss));
       }
-      Snapshot snapshot(graph);
-      int64_t saved = 0;
-      MonitoredSession session(*cluster.workers[static_cast<size_t>(worker)], graph,
-                               {.step = step,
-                                .last_step = kLastStep,
-                                .restore =
-                                    [&](Session& lost) {
-                                      const bool has_values = snapshot.restore(lost);
-                                      restored += has_values ? 1 : 0;
-                                      return has_values;
-                                    },
-                                .session = {.secret = "test"}});
+      std::optional<ValuesByName> saved;
+      MonitoredSession session(
+          *cluster.workers[static_cast<size_t>(worker)], graph,
+          {.step = step,
+           .last_step = kLastStep,
+           .chief_hooks = {save_variables(graph, [&](int64_t, const ValuesByName& values) { saved = values; },
+                                          {.steps = 10})},
+           .restore =
+               [&] {
+                 restored += saved ? 1 : 0;
+                 return saved;
+               },
+           .session = {.secret = "test"}});
       while (!session.should_stop()) {
         session.run();
-        if (worker != 0) continue;
-        EXPECT_GT(session.step(), saved);
-        seen = session.step();
-        if (session.step() < saved + 10) continue;
-        snapshot.take(session.session());
-        saved = session.step();
+        if (worker == 0) seen = session.step();
       }
       if (worker != 0) return;
-      const auto last = session.session().run({w, global_step(graph)});
+      const auto last = session.evaluate({w, global_step(graph)});
       // The other's run may be under way, also when a snapshot is taken.
       EXPECT_NEAR(last[0][0].item<double>(), last[1].item<double>(), is_synchronous ? 0 : 4);
     });
@@ -320,6 +284,50 @@ TEST(MonitoredSession, AsynchronousClientsGoOnWithWhatWasSavedWhenAServerComesBa
 
 TEST(MonitoredSession, SynchronousClientsGoOnWithWhatWasSavedWhenAServerComesBack) {
   expect_training_to_go_on(/*is_synchronous=*/true);
+}
+
+// The server is lost within the hook, and while the chief evaluates.
+TEST(MonitoredSession, ALossInAHookOrAnEvaluationIsWaitedForToo) {
+  TrainingCluster cluster;
+  GrowingByOne counting(0);
+  int called = 0;
+  std::optional<Session*> session_of_hook;
+  const auto restart = [&cluster] {
+    cluster.ps.reset();
+    cluster.start_ps();
+  };
+  const SessionHook looks{.begin = [&](Session& session) { session_of_hook = &session; },
+                          .after_run =
+                              [&](int64_t, const std::vector<at::Tensor>&) {
+                                if (++called == 2) restart();
+                                (*session_of_hook)->run({counting.w});
+                              }};
+  MonitoredSession session(
+      *cluster.workers[0], counting.graph,
+      {.step = counting.step, .hooks = {looks}, .stop_servers = false, .session = {.secret = "test"}});
+  session.run();
+  session.run();
+  EXPECT_EQ(session.step(), 0) << "initialised anew";
+  session.run();
+  EXPECT_EQ(called, 3);
+  restart();
+  EXPECT_EQ(session.evaluate({counting.w}).front()[0].item<float>(), 0);
+  session.run();
+  EXPECT_EQ(session.step(), 1);
+}
+
+TEST(MonitoredSession, ServersAreStoppedThoughAHookFailsAtTheEnd) {
+  TrainingCluster cluster;
+  GrowingByOne counting(0);
+  const SessionHook fails{.end = [](Session&, int64_t) { throw std::runtime_error("the disk is full"); }};
+  MonitoredSession session(*cluster.workers[0], counting.graph,
+                           {.step = counting.step,
+                            .chief_hooks = {fails},
+                            .patience = std::chrono::seconds(1),  // with the other worker
+                            .session = {.secret = "test"}});
+  session.run();
+  EXPECT_THROW(session.close(), std::runtime_error);
+  cluster.ps->join();
 }
 
 TEST(MonitoredSession, VariablesThatEachWorkerWouldHaveForItselfAreRefused) {

@@ -170,8 +170,7 @@ struct Server::State {
       } else {
         detail::log_warning(
             "{}: all clients have gone since {}, and this server waits until it is stopped: the last client "
-            "may "
-            "do so by Server::stop(), as a MonitoredSession does at its last step",
+            "may do so by Server::stop(), as a MonitoredSession does at its last step",
             task.to_string(), format_seconds(stall_warning));
         stall_warning = {};
       }
@@ -220,8 +219,7 @@ Server Server::of_environment(Options options) {
     throw InvalidArgument(
         "nobody says which task of which cluster this process is: start it with `muster run`, or set "
         "TF_CONFIG, or MUSTER_CLUSTER and MUSTER_TASK; to `muster server` also --cluster, --job and --task "
-        "say "
-        "it");
+        "say it");
   Server server(ClusterSpec::parse(identity.cluster.to_json()), *identity.task.job, *identity.task.task,
                 options);
   const detail::MutexLock lock(server.state_->mutex);

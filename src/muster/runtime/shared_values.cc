@@ -34,6 +34,60 @@ TaskMemory::TaskMemory(bool is_shared, size_t limit)
           },
           limit == 0 ? std::numeric_limits<size_t>::max() : limit) {}
 
+void TaskMemory::keep(std::shared_ptr<LentTensors> lent) {
+  const MutexLock lock(mutex_);
+  kept_.push_back(std::move(lent));
+}
+
+void TaskMemory::take_back() {
+  const MutexLock lock(mutex_);
+  std::erase_if(kept_, [](const auto& lent) {
+    lent->take_back();
+    return lent->empty();
+  });
+}
+
+LentTensors::LentTensors(const Word* returned, std::shared_ptr<void> keeps)
+    : returned_(returned), keeps_(std::move(keeps)), lent_(kSlots), are_free_(kSlots) {
+  std::iota(are_free_.rbegin(), are_free_.rend(), 0);
+}
+
+std::optional<Loan> LentTensors::add(at::Tensor tensor, uint64_t offset) {
+  const MutexLock lock(mutex_);
+  if (are_free_.empty()) return std::nullopt;
+  const uint32_t slot = are_free_.back();
+  are_free_.pop_back();
+  in_use_.push_back(slot);
+  Lent& lent = lent_[slot];
+  lent.tensor = std::move(tensor);
+  return Loan{.offset = offset, .slot = slot, .number = ++lent.number};
+}
+
+void LentTensors::take_back() {
+  const MutexLock lock(mutex_);
+  std::erase_if(in_use_, [this](uint32_t slot) {
+    mutex_.assert_held();
+    Lent& lent = lent_[slot];
+    if (returned_[slot].load(std::memory_order_acquire) != lent.number) return false;
+    lent.tensor.reset();
+    are_free_.push_back(slot);
+    return true;
+  });
+}
+
+void LentTensors::forget(const Loan& loan) {
+  const MutexLock lock(mutex_);
+  Lent& lent = lent_[loan.slot];
+  if (lent.number != loan.number || std::erase(in_use_, loan.slot) == 0) return;
+  lent.tensor.reset();
+  are_free_.push_back(loan.slot);
+}
+
+bool LentTensors::empty() const {
+  const MutexLock lock(mutex_);
+  return in_use_.empty();
+}
+
 struct SharedValues::Borrowed {
   explicit Borrowed(std::shared_ptr<Arena> own)
       : ours(std::move(own)), words(static_cast<Word*>(ours->allocate(kSlots * sizeof(Word)))) {
@@ -66,18 +120,14 @@ std::shared_ptr<SharedValues> SharedValues::exchange(Connection& connection, Tas
       theirs % alignof(Word) != 0)
     raise<InvalidArgument>("what came over a data link is no memory for loans");
   const auto* returned = reinterpret_cast<const Word*>(borrowed->theirs->at(theirs));
-  std::shared_ptr<SharedValues> made(new SharedValues(memory, std::move(borrowed), returned));
-  const MutexLock lock(made->mutex_);
-  made->lent_.resize(kSlots);
-  made->are_free_.resize(kSlots);
-  std::iota(made->are_free_.rbegin(), made->are_free_.rend(), 0);
-  return made;
+  auto lent = std::make_shared<LentTensors>(returned, borrowed->theirs);
+  return std::shared_ptr<SharedValues>(new SharedValues(memory, std::move(borrowed), std::move(lent)));
 }
 
 SharedValues::~SharedValues() {
-  const MutexLock lock(mutex_);
-  take_back_lent();
-  if (ended_here_ && !in_use_.empty()) static_cast<void>(new auto(std::move(lent_)));
+  if (!ended_here_) return;
+  lent_->take_back();
+  if (!lent_->empty()) memory_.keep(lent_);
 }
 
 std::optional<Loan> SharedValues::lend(const at::Tensor& tensor) {
@@ -90,33 +140,9 @@ std::optional<Loan> SharedValues::lend(const at::Tensor& tensor) {
     const TensorMemory::Scope scope(memory_.tensors());
     kept = at::empty(tensor.sizes(), tensor.options()).copy_(kept);
   }
-  const MutexLock lock(mutex_);
-  take_back_lent();
-  if (are_free_.empty()) return std::nullopt;
-  const uint32_t slot = are_free_.back();
-  are_free_.pop_back();
-  in_use_.push_back(slot);
-  Lent& lent = lent_[slot];
-  ++lent.number;
+  lent_->take_back();
   const uint64_t offset = memory_.arena()->offset_of(kept.data_ptr());
-  lent.tensor = std::move(kept);
-  return Loan{.offset = offset, .slot = slot, .number = lent.number};
-}
-
-void SharedValues::take_back() {
-  const MutexLock lock(mutex_);
-  take_back_lent();
-}
-
-void SharedValues::take_back_lent() {
-  std::erase_if(in_use_, [this](uint32_t slot) {
-    mutex_.assert_held();
-    Lent& lent = lent_[slot];
-    if (returned_[slot].load(std::memory_order_acquire) != lent.number) return false;
-    lent.tensor.reset();
-    are_free_.push_back(slot);
-    return true;
-  });
+  return lent_->add(std::move(kept), offset);
 }
 
 void SharedValues::give_back(void* borrowed) {

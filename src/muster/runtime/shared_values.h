@@ -28,7 +28,44 @@
 
 namespace muster::detail {
 
-/// The memory of a task's tensors, or of a client's: kept from step to step, in an arena.
+/// What is said of a tensor that is lent.
+struct Loan {
+  uint64_t offset = 0;  ///< in the sender's arena
+  uint32_t slot = 0;
+  uint32_t number = 0;  ///< of the slot's loans
+};
+
+/// The tensors that are lent over one connection, until the other side has said that it is done with them.
+/// Thread-safe.
+class LentTensors {
+ public:
+  using Word = std::atomic<uint32_t>;
+
+  /// `returned` has a word for each slot, in memory that `keeps` keeps.
+  LentTensors(const Word* returned, std::shared_ptr<void> keeps);
+
+  /// Keeps the tensor, which lies at `offset`. Nothing where very many are lent already.
+  std::optional<Loan> add(at::Tensor tensor, uint64_t offset);
+
+  void take_back();               ///< Forgets what the other side has given back.
+  void forget(const Loan& loan);  ///< The other side never heard of it.
+  bool empty() const;
+
+ private:
+  struct Lent {
+    at::Tensor tensor;
+    uint32_t number = 0;
+  };
+
+  const Word* const returned_;
+  const std::shared_ptr<void> keeps_;
+  mutable Mutex mutex_;
+  std::vector<Lent> lent_ MUSTER_GUARDED_BY(mutex_);          // by slot
+  std::vector<uint32_t> in_use_ MUSTER_GUARDED_BY(mutex_);    // slots
+  std::vector<uint32_t> are_free_ MUSTER_GUARDED_BY(mutex_);  // slots
+};
+
+/// The memory of a task's tensors, or of a client's: kept from step to step, in an arena. Thread-safe.
 class TaskMemory {
  public:
   /// Its tensors have `limit` bytes at most, or as many as there are: 0. Throws SystemError when no arena can
@@ -40,17 +77,18 @@ class TaskMemory {
   TensorMemory& tensors() { return tensors_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
+  /// Keeps what was lent over a connection that this side has ended: the other one may still read it.
+  void keep(std::shared_ptr<LentTensors> lent);
+
+  /// Forgets what of it was given back since.
+  void take_back();
+
  private:
   const bool is_shared_;
   const std::shared_ptr<Arena> arena_;  // shared: tensors keep it
   TensorMemory tensors_;
-};
-
-/// What is said of a tensor that is lent.
-struct Loan {
-  uint64_t offset = 0;  ///< in the sender's arena
-  uint32_t slot = 0;
-  uint32_t number = 0;  ///< of the slot's loans
+  Mutex mutex_;
+  std::vector<std::shared_ptr<LentTensors>> kept_ MUSTER_GUARDED_BY(mutex_);
 };
 
 class SharedValues {
@@ -60,7 +98,7 @@ class SharedValues {
   static std::shared_ptr<SharedValues> exchange(Connection& connection, TaskMemory& memory, Deadline deadline,
                                                 const std::function<void()>& check = {});
 
-  /// What is lent is forgotten, unless end() was called.
+  /// What is lent is forgotten, unless end() was called: the other side has gone.
   ~SharedValues();
   SharedValues(const SharedValues&) = delete;
   SharedValues& operator=(const SharedValues&) = delete;
@@ -71,10 +109,13 @@ class SharedValues {
   std::optional<Loan> lend(const at::Tensor& tensor);
 
   /// Forgets what the other side has given back.
-  void take_back();
+  void take_back() { lent_->take_back(); }
 
-  /// This side ends the connection: as the other one may still read what is lent, that stays as it is for
-  /// as long as this process lives.
+  /// The other side was not told of a loan.
+  void forget(const Loan& loan) { lent_->forget(loan); }
+
+  /// This side ends the connection: as the other one may still read what is lent, the task's memory keeps
+  /// that until it is given back.
   void end() { ended_here_ = true; }
 
   /// The tensor that was lent, which nobody may write to. Throws InvalidArgument for a loan that can't be.
@@ -84,30 +125,19 @@ class SharedValues {
   static bool is_borrowed(const at::Tensor& tensor);
 
  private:
-  using Word = std::atomic<uint32_t>;
+  using Word = LentTensors::Word;
   struct Borrowed;  // what tensors of the other side keep
   struct BorrowedTensor;
 
-  struct Lent {
-    at::Tensor tensor;
-    uint32_t number = 0;
-  };
-
-  SharedValues(TaskMemory& memory, std::shared_ptr<Borrowed> borrowed, const Word* returned)
-      : memory_(memory), borrowed_(std::move(borrowed)), returned_(returned) {}
+  SharedValues(TaskMemory& memory, std::shared_ptr<Borrowed> borrowed, std::shared_ptr<LentTensors> lent)
+      : memory_(memory), borrowed_(std::move(borrowed)), lent_(std::move(lent)) {}
 
   static void give_back(void* borrowed);
-  void take_back_lent() MUSTER_REQUIRES(mutex_);
 
   TaskMemory& memory_;
   const std::shared_ptr<Borrowed> borrowed_;  // shared with the tensors
-  const Word* const returned_;                // in the other side's arena, which borrowed_ keeps
+  const std::shared_ptr<LentTensors> lent_;   // the task's memory may keep it
   std::atomic<bool> ended_here_{false};
-
-  Mutex mutex_;
-  std::vector<Lent> lent_ MUSTER_GUARDED_BY(mutex_);          // by slot
-  std::vector<uint32_t> in_use_ MUSTER_GUARDED_BY(mutex_);    // slots
-  std::vector<uint32_t> are_free_ MUSTER_GUARDED_BY(mutex_);  // slots
 };
 
 }  // namespace muster::detail

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kLarge = 100'000;
 
 // Two tasks of one host, with a connection between them.
-class SharedValuesTest : public testing::Test {
+class SharedValuesTest : public ::testing::Test {
  protected:
   SharedValuesTest() {
     const auto deadline = Deadline::after(std::chrono::seconds(30));
@@ -124,8 +124,35 @@ TEST_F(SharedValuesTest, WhoEndsTheConnectionLeavesTheMemoryToTheReader) {
   }
   sender_->end();
   sender_.reset();
+  sending_memory_.take_back();
   const torch::Tensor other = made_by_sender().fill_(7);
   EXPECT_TRUE(borrowed.equal(torch::arange(kLarge, torch::kFloat)));
+}
+
+TEST_F(SharedValuesTest, WhatIsGivenBackAfterTheEndOfTheConnectionIsFree) {
+  const torch::Tensor tensor = made_by_sender();
+  const auto loan = sender_->lend(tensor);
+  ASSERT_TRUE(loan);
+  torch::Tensor borrowed = receiver_->borrow(*loan, {kLarge}, torch::kFloat);
+  sender_->end();
+  sender_.reset();
+  sending_memory_.take_back();
+  EXPECT_EQ(tensor.storage().use_count(), 2U);
+  borrowed.reset();
+  sending_memory_.take_back();
+  EXPECT_EQ(tensor.storage().use_count(), 1U);
+}
+
+TEST_F(SharedValuesTest, ALoanThatWasNotSaidIsForgotten) {
+  const torch::Tensor tensor = made_by_sender();
+  const auto loan = sender_->lend(tensor);
+  ASSERT_TRUE(loan);
+  sender_->forget(*loan);
+  EXPECT_EQ(tensor.storage().use_count(), 1U);
+  const auto next = sender_->lend(tensor);
+  ASSERT_TRUE(next);
+  sender_->forget(*loan);
+  EXPECT_EQ(tensor.storage().use_count(), 2U) << "the slot is another loan's now";
 }
 
 TEST_F(SharedValuesTest, WhenTheReaderHasGoneTheMemoryIsFree) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -155,9 +156,11 @@ void StepLink::send(const StepFrame& frame, const Check& check) {
   packed.head.step = frame.step;
   packed.head.handle = frame.handle;
   packed.head.text = static_cast<uint32_t>(std::min<size_t>(frame.text.size(), kMostText));
+  std::optional<Loan> loan;
   // With a handle it is for longer than a step.
   if (packed.tensor.defined() && options_.shared && frame.handle == 0) {
-    if (const auto loan = options_.shared->lend(packed.tensor)) {
+    loan = options_.shared->lend(packed.tensor);
+    if (loan) {
       packed.head.type = static_cast<uint32_t>(ValueType::kLent);
       packed.head.loan = *loan;
       packed.tensor.reset();
@@ -169,13 +172,18 @@ void StepLink::send(const StepFrame& frame, const Check& check) {
       iovec{packed.numbers.data(), packed.numbers.size() * sizeof(int64_t)},
       iovec{const_cast<char*>(frame.text.data()), packed.head.text},
       iovec{packed.tensor.defined() ? packed.tensor.data_ptr() : nullptr, inline_bytes}};
-  const Turn turn(*this, check);
   try {
-    link_.send(parts, check ? check : kNoCheck);
-  } catch (const PeerLost&) {
-    throw;
+    const Turn turn(*this, check);
+    try {
+      link_.send(parts, check ? check : kNoCheck);
+    } catch (const PeerLost&) {
+      throw;
+    } catch (...) {
+      end();
+      throw;
+    }
   } catch (...) {
-    end();
+    if (loan) options_.shared->forget(*loan);  // a frame that is not whole is not heard
     throw;
   }
 }

@@ -259,8 +259,14 @@ void Worker::run_step(const std::shared_ptr<StepLink>& link, const StepFrame& re
     std::vector<NodeTime> times;
     auto results = part->executor->run(given, &exchange, is_noted ? &times : nullptr);
     if (is_noted) results.push_back(pack_times(to_proto(part->executor->program(), times)));
+    // A client that takes nothing any more holds this thread until it counts as gone.
+    const auto check = [this, &part] {
+      const MutexLock lock(mutex_);
+      check_session(part->session);
+    };
     for (uint32_t i = 0; i < results.size(); ++i)
-      link->send({.kind = StepFrame::Kind::kValue, .key = i, .step = request.step, .value = results[i]});
+      link->send({.kind = StepFrame::Kind::kValue, .key = i, .step = request.step, .value = results[i]},
+                 check);
   } catch (const std::exception& error) {
     status = StepStatus::of(error);
     if (part) part->container->replicas().end_run(request.step);
@@ -297,6 +303,7 @@ std::shared_ptr<StepLink> Worker::link_to(const runtime::Peer& peer, const StepL
 }
 
 void Worker::take_back() {
+  memory_.take_back();
   const MutexLock lock(mutex_);
   for (const auto& [name, link] : outgoing_) link->take_back();
   for (const auto& incoming : incoming_) {
