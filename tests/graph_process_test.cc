@@ -189,6 +189,7 @@ TEST_F(GraphCommand, BadCommandLinesAreRefused) {
       {{"show", model, "--depth", "1"}, "add --svg or --dot"},
       {{"schedule", "--schedule", "fast"}, "fast"},
       {{"schedule", "--stages", "0"}, "--stages"},
+      {{"schedule", "--schedule", "1f1b", "--weight-share", "0.9"}, "--weight-share is for"},
       {{"schedule", "--stages", "3", "--times", "1:2,1:2"}, "2 stages"},
       {{"schedule", "--times", "1:2,x"}, "'x'"},
       {{"schedule", "--times", "1:-2"}, "takes"},

@@ -190,11 +190,29 @@ TEST_F(LauncherOptionsTest, ProgramsThatDoNotEnterTheJobAreSaid) {
   EXPECT_THAT(
       muster({"run", "--precision", "bf16", "--engine", "native", "--", "true"}).output,
       HasSubstr("--precision bf16, --engine native had no effect: does the program call muster::run?"));
+  EXPECT_THAT(
+      muster({"run", "--strategy", "none", "--wire", "bf16", "--heartbeat-timeout", "5s", "--", "true"})
+          .output,
+      HasSubstr("--heartbeat-timeout 5s, --wire bf16 had no effect: does the program call muster::run?"));
   EXPECT_THAT(muster({"run", "--workers", "2", "--", "true"}).output,
               HasSubstr("not all tasks entered the job, so that Muster did not train them together"));
   EXPECT_THAT(muster({"run", "--", "true"}).output, Not(HasSubstr("entered")));
   EXPECT_THAT(muster({"run", "--workers", "2", "--strategy", "none", "--", "true"}).output,
               Not(HasSubstr("entered")));
+}
+
+TEST_F(LauncherOptionsTest, InputThatNoTaskGetsIsSaid) {
+  write_file("1\n2\n");
+  const auto from = [&](const std::string& redirection) {
+    return run({"sh", "-c", beside_self("muster") + " run -- wc -c " + redirection}).output;
+  };
+  const auto said = HasSubstr("tasks have an empty standard input, and not this one");
+  EXPECT_THAT(from("<" + file.string()), AllOf(said, HasSubstr("worker/0 | 0")));
+  EXPECT_THAT(from("</dev/null"), Not(said));
+  EXPECT_THAT(
+      run({"sh", "-c", "{ printf 12; sleep 2; } | { sleep 0.2; " + beside_self("muster") + " run -- true; }"})
+          .output,
+      said);
 }
 
 TEST_F(LauncherOptionsTest, ALauncherThatIsStartedSeveralTimesSaysSo) {

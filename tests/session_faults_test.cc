@@ -180,6 +180,16 @@ TEST(SessionFaults, AServerWhoseClientsHaveGoneSaysThatItWaits) {
   EXPECT_EQ(cluster.wait(job, soon()).exit_code, 130);
 }
 
+TEST(SessionFaults, ServersThatCanNotEncryptRefuseTo) {
+  testing::ProcessCluster cluster;
+  const int job = cluster.start({.command = {testing::beside_self("muster"), "run", "--strategy", "none",
+                                             "--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--",
+                                             testing::self_path(), "--task-main=forget-to-stop"}});
+  const auto result = cluster.wait(job, soon());
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("what sessions and servers of graphs send is not encrypted"));
+}
+
 // A value that never comes: the client says for whom it waits when the job's flag says so.
 int wait_for_a_queue(const std::vector<std::string>& arguments) {
   Graph graph;

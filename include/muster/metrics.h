@@ -12,9 +12,12 @@ namespace muster {
 struct Metrics {
   int64_t steps = 0;  ///< The steps that were taken.
   /// The samples of all workers, where the steps were told how many. With parameter servers, of the steps
-  /// that this worker took part in: not of others' while it was in finish_epoch().
+  /// that this worker took part in: not of others' while it was in finish_epoch(). With ps-local, of steps
+  /// since the last average, as if all workers had had as many as this one.
   int64_t samples = 0;
-  double loss = 0;  ///< The mean loss over all workers in the last step.
+  /// The mean loss over all workers in the last step; of this worker alone where each takes steps of its own
+  /// (ps-async, ps-ssp with a staleness, ps-local).
+  double loss = 0;
   /// The norm of the last step's gradient; 0 unless it was needed, and with servers, which alone know it.
   double gradient_norm = 0;
   double learning_rate = 0;       ///< The learning rate of the last step.

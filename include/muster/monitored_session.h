@@ -69,10 +69,10 @@ SessionHook log_values(std::vector<std::pair<std::string, Output>> values, Every
 
 using ValuesByName = std::map<std::string, at::Tensor>;
 
-/// Gives a function the values of all the graph's variables, but for Muster's own, every so often and at the
-/// end: for Options::chief_hooks, beside Options::restore. The values are read in one run, while others may
-/// train. What the function throws ends training. The graph outlives the hook. Throws InvalidArgument where
-/// `every` is never.
+/// Gives a function the values of all the graph's variables, but for Muster's own and what the optimizer
+/// remembers, every so often and at the end: for Options::chief_hooks, beside Options::restore. They are read
+/// in one run, while others may train. What the function throws ends training. The graph outlives the hook.
+/// Throws InvalidArgument where `every` is never.
 SessionHook save_variables(const Graph& graph, std::function<void(int64_t step, const ValuesByName&)> save,
                            Every every = {.time = std::chrono::minutes(10)});
 
@@ -90,8 +90,9 @@ class MonitoredSession {
     std::vector<SessionHook> chief_hooks;  ///< Of the chief alone.
 
     /// The values of a checkpoint, for variables by their names, as save_variables() has them; nothing where
-    /// there is none. Called on the chief, when variables have no values, and again where some have none
-    /// afterwards: a task may have been lost again meanwhile.
+    /// there is none. What the optimizer remembers of them (momentum and the like) begins anew. Called on the
+    /// chief, when variables have no values, and again where some have none afterwards: a task may have been
+    /// lost again meanwhile.
     std::function<std::optional<ValuesByName>()> restore;
 
     /// With a task that is lost, and with workers that have not ended when the chief has.

@@ -73,7 +73,8 @@ class Server {
   static Server create_local();
 
   /// The task that this process is, as its launcher says: `muster run` (MUSTER_CLUSTER and MUSTER_TASK), or
-  /// TF_CONFIG. Throws InvalidArgument where nobody does.
+  /// TF_CONFIG. Throws InvalidArgument where nobody does, and where TLS is asked for, which servers do not
+  /// have.
   static Server of_environment(Options options);
   static Server of_environment() { return of_environment(Options()); }
 

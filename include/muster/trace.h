@@ -15,7 +15,8 @@
 // is what it was for the examples: a trace holds no `if`. A module that calls other operators when the batch
 // is larger is refused, and so is one that changes a part of a tensor in place.
 //
-// The module itself is as it was before: running statistics, too.
+// The module itself is as it was before: running statistics, too. One that is traced again, as for evaluation
+// after net->eval(), uses the variables of its first trace.
 
 #include <functional>
 #include <source_location>

@@ -39,6 +39,7 @@ struct ScheduleCommand::Impl {
   CLI::Option* stages_given = nullptr;
   CLI::Option* forward_given = nullptr;
   CLI::Option* backward_given = nullptr;
+  CLI::Option* weight_share_given = nullptr;
   int stages = 2;
   int micro_batches = 8;
   std::string schedule;
@@ -89,11 +90,12 @@ ScheduleCommand::ScheduleCommand(CLI::App& parent) : impl_(std::make_unique<Impl
                               ->check(CLI::NonNegativeNumber)
                               ->capture_default_str();
   impl_->app->add_option("--times", impl_->times, "both for each stage, where they differ: 1:2,1.5:3");
-  impl_->app
-      ->add_option("--weight-share", impl_->weight_share,
-                   "the share of a backward pass that the gradients of parameters take")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  impl_->weight_share_given =
+      impl_->app
+          ->add_option("--weight-share", impl_->weight_share,
+                       "zero-bubble: the share of a backward pass that the gradients of parameters take")
+          ->check(CLI::Range(0.0, 1.0))
+          ->capture_default_str();
   impl_->app->footer(
       "  muster graph schedule --stages 4 --micro-batches 8\n"
       "  muster graph schedule --schedule 1f1b --times 1:2,1:2,2:4");
@@ -106,6 +108,10 @@ bool ScheduleCommand::chosen() const {
 }
 
 int ScheduleCommand::run() const {
+  if (*impl_->weight_share_given && !impl_->schedule.empty() && impl_->schedule != "zero-bubble")
+    raise<InvalidArgument>(
+        "--weight-share is for --schedule zero-bubble: to {} a backward pass is one piece of work",
+        impl_->schedule);
   const auto times = impl_->all_times();
   const auto terminal = terminal_columns(STDOUT_FILENO);
   const size_t columns = terminal > 0 ? static_cast<size_t>(terminal) : kColumnsOfAFile;

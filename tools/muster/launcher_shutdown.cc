@@ -211,6 +211,9 @@ void Launcher::begin_again() {
 void Launcher::say_who_did_not_enter() {
   auto flags = options_.config.given_for_training();
   std::ranges::copy(options_.config.given_for_collectives(), std::back_inserter(flags));
+  // The launchers of several nodes go by some of them, too.
+  if (options_.spec.nodes == 1)
+    std::ranges::copy(options_.config.given_for_members(), std::back_inserter(flags));
   if (!flags.empty()) {
     output_->warn(fmt::format(
         "not all tasks entered the job, so that {} had no effect: does the program call muster::run?",

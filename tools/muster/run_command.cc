@@ -1,5 +1,9 @@
 #include "muster/run_command.h"
 
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -159,9 +163,21 @@ void warn_of_many_launchers(const Config& config) {
   if (count == 1) return;
   log_warning(
       "{0} started `muster run` {1} times, and each starts a job of its own: let {0} start the program "
-      "itself, "
-      "or make one job of all with --nnodes and --node-rank",
+      "itself, or make one job of all with --nnodes and --node-rank",
       identity->launcher, count);
+}
+
+// Tasks read nothing, whoever thinks of `muster run ... < file`.
+void warn_of_input() {
+  struct stat status = {};
+  if (fstat(STDIN_FILENO, &status) != 0) return;
+  int waiting = 0;
+  const bool has_more =
+      S_ISREG(status.st_mode)
+          ? lseek(STDIN_FILENO, 0, SEEK_CUR) < status.st_size
+          : S_ISFIFO(status.st_mode) && ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
+  if (has_more)
+    log_warning("tasks have an empty standard input, and not this one: give the program a file by its name");
 }
 
 }  // namespace
@@ -187,6 +203,7 @@ int RunCommand::Impl::run_here() {
     fmt::print("{}", describe_launch(options));
     return 0;
   }
+  if (!controlled) warn_of_input();
   Launcher launcher(options);
   if (controlled) obey_input();
   const int code = launcher.run();

@@ -65,6 +65,7 @@ struct Setting {
   unsigned applies = Applies::kAlways;
   bool between_hosts = false;  // it has no effect on one host
   bool collectives = false;    // only they go by it
+  bool members = false;        // only tasks that enter the job go by it
   const char* group = "";      // of --help
 };
 
@@ -80,6 +81,11 @@ Setting only_between_hosts(Setting setting) {
 
 Setting only_for_collectives(Setting setting) {
   setting.collectives = true;
+  return setting;
+}
+
+Setting only_for_members(Setting setting) {
+  setting.members = true;
   return setting;
 }
 
@@ -240,10 +246,11 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
            text_setting("secret", &Config::secret, "what all tasks of the job must know"),
            text_setting("interface", &Config::interface,
                         "network interfaces by name or prefix (eth,ib), or all but some (^lo,docker)"),
-           duration_setting("join-timeout", &Config::join_timeout,
-                            "how long to wait for all tasks to enter the job"),
-           duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
-                            "a task silent for this long has failed", std::chrono::milliseconds(100)),
+           only_for_members(duration_setting("join-timeout", &Config::join_timeout,
+                                             "how long to wait for all tasks to enter the job")),
+           only_for_members(duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
+                                             "a task silent for this long has failed",
+                                             std::chrono::milliseconds(100))),
            number_setting("restart-count", &Config::restart_count, 0, 999'999,
                           "how often this task has been restarted (set by the launcher)"),
            choice_setting("log-level", &Config::log_level, "debug, info, warning, error or off",
@@ -342,19 +349,20 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
            choice_setting("shared-memory", &Config::shared_memory, "between ranks of one host: on or off",
                           "on or off",
                           std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}}),
-           only_between_hosts(word_setting("wire", &Config::wire,
-                                           "what float32 sums travel as between hosts: same, fp16 or bf16",
-                                           {"same", "fp16", "bf16"})),
-           only_between_hosts(number_setting("sockets", &Config::sockets, 1, 64,
-                                             "connections for each pair of ranks on different hosts")),
+           only_for_members(only_between_hosts(word_setting(
+               "wire", &Config::wire, "what float32 sums travel as between hosts: same, fp16 or bf16",
+               {"same", "fp16", "bf16"}))),
+           only_for_members(only_between_hosts(number_setting(
+               "sockets", &Config::sockets, 1, 64, "connections for each pair of ranks on different hosts"))),
            duration_setting("collective-timeout", &Config::collective_timeout,
                             "how long a wait for other tasks may last before the job fails"),
            duration_setting("stall-warning", &Config::stall_warning,
                             "say who holds up whom when a wait takes longer than this"),
-           text_setting("tls-cert", &Config::tls_cert,
-                        "this task's certificate (PEM): encrypts links between hosts"),
-           text_setting("tls-key", &Config::tls_key, "its key (PEM)"),
-           text_setting("tls-ca", &Config::tls_ca, "who signed the certificates of the job (PEM)"),
+           only_for_members(text_setting("tls-cert", &Config::tls_cert,
+                                         "this task's certificate (PEM): encrypts links between hosts")),
+           only_for_members(text_setting("tls-key", &Config::tls_key, "its key (PEM)")),
+           only_for_members(
+               text_setting("tls-ca", &Config::tls_ca, "who signed the certificates of the job (PEM)")),
        }},
   };
 }
@@ -610,6 +618,10 @@ std::vector<std::string> Config::given_for_training() const {
 
 std::vector<std::string> Config::given_for_collectives() const {
   return given([](const Setting& setting) { return setting.collectives; });
+}
+
+std::vector<std::string> Config::given_for_members() const {
+  return given([](const Setting& setting) { return setting.members; });
 }
 
 std::vector<std::string> Config::without_effect_on_one_host() const {

@@ -117,6 +117,9 @@ class Config {
   /// The settings that were given and that only collectives go by: "--engine gloo".
   std::vector<std::string> given_for_collectives() const;
 
+  /// The settings that were given and that only tasks go by which enter the job: "--tls-cert task.pem".
+  std::vector<std::string> given_for_members() const;
+
   /// Whether the strategy is one of parameter servers.
   bool uses_servers() const { return strategy.starts_with("ps-"); }
 

@@ -42,9 +42,15 @@ constexpr std::array<std::string_view, 18> kNotLinear = {
 constexpr std::array<std::string_view, 7> kOfNumbers = {"NumToTensor", "Int",  "Float",         "to",
                                                         "mul",         "view", "ScalarImplicit"};
 
+// How many dimensions grow with the batch.
+int64_t batches_in(const Shape& shape) {
+  if (!shape.known()) return 0;
+  return std::count_if(shape.sizes().begin(), shape.sizes().end(),
+                       [](const Size& size) { return size.batches != 0; });
+}
+
 bool has_batch(const Shape& shape) {
-  return shape.known() && std::any_of(shape.sizes().begin(), shape.sizes().end(),
-                                      [](const Size& size) { return size.batches != 0; });
+  return batches_in(shape) > 0;
 }
 
 const Argument* find_argument(const GraphNode& node, std::string_view name) {
@@ -131,6 +137,7 @@ class Analysis {
     const std::string_view name = short_name(node);
     const Shape& shape = node.outputs.empty() ? Shape() : node.outputs.front().shape;
     if (name == "size" || name == "numel" || name == "len") return {of_size(node), ""};
+    if (batches_in(shape) > 1) return {};  // each sample beside each other one
     if (has_batch(shape)) return {Kind::kSamples, ""};
     if (const auto reduction = integer(find_argument(node, "reduction"))) return of_loss(node, *reduction);
     const bool all = shape.known() || find_argument(node, "dim") == nullptr;

@@ -69,6 +69,8 @@ TEST_F(OfLosses, WhatDoesNotDependOnTheBatchSaysSo) {
   EXPECT_EQ(of(penalty_).kind, BatchReduction::kNothing);
   EXPECT_EQ(of(scores_).kind, BatchReduction::kSamples);
   EXPECT_EQ(of(ops::logsumexp(ops::logsumexp(scores_, {1}), {0})).kind, BatchReduction::kUnknown);
+  EXPECT_EQ(of(ops::cross_entropy_loss(ops::matmul(x_, ops::t(x_)), labels_)).kind, BatchReduction::kUnknown)
+      << "each sample beside all others";
 }
 
 TEST_F(OfLosses, TheSizeOfTheBatchMakesAMeanOfASum) {

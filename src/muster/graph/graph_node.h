@@ -82,6 +82,8 @@ struct GraphData {
   std::unordered_map<std::string, std::vector<OperatorPtr>> operators;  // those that were looked up
   std::unordered_map<std::string, int> used_names;                      // the next number for "relu_1"
   std::vector<GraphNode*> variables;
+  // The tensors of modules that variables were made of: a module may be traced again.
+  std::unordered_map<const GraphNode*, at::Tensor> traced_tensors;
   std::vector<GraphNode*> initializers;                                       // one for each variable
   std::unordered_map<const char*, std::shared_ptr<const std::string>> files;  // by source_location's names
   int64_t gradient_calls = 0;

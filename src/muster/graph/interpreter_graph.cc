@@ -45,10 +45,21 @@ void InterpreterGraphImporter::bind_module(const torch::jit::Value* value, const
 Output InterpreterGraphImporter::variable(const std::string& path, const at::Tensor& value, bool trainable) {
   const std::string name = name_.empty() ? path : fmt::format("{}.{}", name_, path);
   auto& variable = variables_[name];
-  if (!variable.defined()) {
+  if (variable.defined()) return variable;
+  auto& data = graph_.data();
+  if (const auto known = data.names.find(data.scope + name); known != data.names.end()) {
+    const auto traced = data.traced_tensors.find(known->second);
+    if (traced == data.traced_tensors.end() || !traced->second.is_same(value))
+      raise<InvalidArgument>(
+          "the graph has a node '{}' (made at {}), which is not of this module ({}): give each module a name "
+          "of its own, the last argument",
+          known->first, detail::describe(known->second->where), detail::describe(where_));
+    variable = Output(known->second, 0);
+  } else {
     variable = graph_.variable(name, value, trainable, where_);
-    scopes_[variable.get()] = module_of(name);
+    data.traced_tensors.emplace(variable.get(), value);
   }
+  scopes_[variable.get()] = module_of(name);
   return variable;
 }
 

@@ -271,6 +271,33 @@ TEST(Training, OfATracedModuleIsThatOfLibtorch) {
   expect_same(optim::Adam({.lr = 1e-3}), adam);
 }
 
+// Dropout drops when it trains; for evaluation the module is traced once more.
+TEST(Training, AModuleThatIsTracedAgainUsesTheSameVariables) {
+  torch::manual_seed(8);
+  torch::nn::Sequential net(torch::nn::Linear(4, 64), torch::nn::BatchNorm1d(64), torch::nn::Dropout(0.5),
+                            torch::nn::Linear(64, 2));
+  Graph graph;
+  const TracedModule training = trace(graph, net, {torch::rand({2, 4})});
+  const Output y = graph.placeholder("y", at::kFloat, {kBatch, 2});
+  const Output loss = ops::mse_loss(training.outputs[0], y);
+  const Node train = minimize(optim::SGD({.lr = 0.1}), loss);
+  net->eval();
+  const TracedModule evaluation = trace(graph, net, {torch::rand({2, 4})});
+  EXPECT_EQ(graph.variables().size(), 4U + 2 + 3) << "weights and biases, of the norm too, and what it keeps";
+  Session session("local", graph);
+  session.run({}, {}, {graph.initializer()});
+  const torch::Tensor x = torch::rand({8, 4});
+  for (int i = 0; i < 5; ++i) session.run({}, {{training.inputs[0], x}, {y, torch::ones({8, 2})}}, {train});
+  for (auto& parameter : net->named_parameters())
+    parameter.value().data().copy_(session.run({graph.output(parameter.key())}).front());
+  for (auto& buffer : net->named_buffers())
+    buffer.value().copy_(session.run({graph.output(buffer.key())}).front());
+  const torch::Tensor found = session.run({evaluation.outputs[0]}, {{evaluation.inputs[0], x}}).front();
+  EXPECT_TRUE(found.allclose(net->forward(x), 1e-4, 1e-6));
+  torch::nn::Sequential other(torch::nn::Linear(4, 64));
+  EXPECT_THROW(trace(graph, other, {torch::rand({2, 4})}), InvalidArgument) << "its names are taken";
+}
+
 TEST(Training, TheRateOfAStepMayBeFed) {
   Graph graph;
   const Output w = graph.variable("w", torch::ones({2}));

@@ -20,6 +20,7 @@
 #include "muster/base/task_name.h"
 #include "muster/deadline.h"
 #include "muster/graph/graph_node.h"
+#include "muster/optim/rule_text.h"
 #include "muster/runtime/replica_functions.h"
 #include "muster/runtime/runtime_stream.h"
 #include "muster/runtime/server_secret.h"
@@ -183,7 +184,24 @@ struct MonitoredSession::State {
       detail::log_warning("Options::restore gives values for {}, which the graph does not have",
                           fmt::join(unknown, ", "));
     session->run({}, feeds, targets);
+    warn_of_states();
     return true;
+  }
+
+  // What optimizers remember is no variable.
+  void warn_of_states() {
+    if (std::exchange(has_warned_of_states, true)) return;
+    for (const auto& node : graph.data().nodes) {
+      const auto kind = node.op->kind();
+      if (kind != detail::OperatorKind::kUpdate && kind != detail::OperatorKind::kCarryOut) continue;
+      const std::string& rule = node.arguments[2].value().toStringRef();
+      if (detail::parse_rule(rule)->states() == 0) continue;
+      detail::log_warning(
+          "Options::restore gives variables their values, and not what the optimizer remembers of them ({}): "
+          "that begins anew",
+          rule);
+      return;
+    }
   }
 
   // The chief's. What a checkpoint does not have is missing after two restores: after one, a task may have
@@ -199,10 +217,11 @@ struct MonitoredSession::State {
       } while (was_restored && !left.empty() && left != before);
     }
     if (left.empty()) return;
-    if (was_ready || was_restored)
-      detail::log_warning(
-          "the variables {} are initialised anew: they were lost with their task, and no checkpoint has them",
-          names_of(left));
+    std::vector<size_t> told = left;
+    std::erase_if(told, [this](size_t i) { return variables[i].node().name().starts_with("muster/"); });
+    if ((was_ready || was_restored) && !told.empty())
+      detail::log_warning("the variables {} are initialised anew: {}no checkpoint has them", names_of(told),
+                          was_ready ? "they were lost with their task, and " : "");
     std::vector<Node> targets;
     for (const size_t i : left) targets.emplace_back(graph.data().initializers[i]);
     session->run({}, {}, targets);
@@ -339,6 +358,7 @@ struct MonitoredSession::State {
   bool was_ready = false;
   bool is_stopped = false;
   bool is_closed = false;
+  bool has_warned_of_states = false;
   int64_t step = 0;
   Node enter;  // takes the first token of a replica, where the step needs them
   std::vector<Node> enter_targets;

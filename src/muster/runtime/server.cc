@@ -213,6 +213,11 @@ Server Server::create_local() {
 Server Server::of_environment(Options options) {
   detail::Config config;
   config.read_environment(detail::Environment::of_process());
+  if (!config.tls_cert.empty())
+    throw InvalidArgument(
+        "what sessions and servers of graphs send is not encrypted, whatever --tls-cert says: leave "
+        "--tls-cert, "
+        "--tls-key and --tls-ca out, and use a network that you trust, or a tunnel");
   options.shared_memory = options.shared_memory && config.shared_memory;
   const detail::Identity identity = detail::find_identity(config);
   if (identity.cluster.empty())

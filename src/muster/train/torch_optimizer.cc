@@ -121,6 +121,11 @@ double TorchOptimizer::sum_of_rates() const {
   return sum;
 }
 
+bool TorchOptimizer::tells_rates() const {
+  return std::ranges::all_of(optimizer_.param_groups(),
+                             [](const auto& group) { return rate_of(group).has_value(); });
+}
+
 void TorchOptimizer::step(double schedule_factor) {
   take_rates();
   for (size_t i = 0; i < rates_.size(); ++i) {

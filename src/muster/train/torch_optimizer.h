@@ -34,6 +34,9 @@ class TorchOptimizer {
   /// Of the rates of all groups, before the schedule.
   double sum_of_rates() const;
 
+  /// Whether all groups have a rate that they tell. Optimizers of the user's need not.
+  bool tells_rates() const;
+
   /// Throws InvalidArgument where rates are scheduled and somebody else has set them.
   void step(double schedule_factor);
 

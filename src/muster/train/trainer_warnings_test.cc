@@ -349,6 +349,37 @@ TEST(TrainerWarnings, ALearningRateThatStaysAt0IsSaid) {
   EXPECT_THAT(said({.schedule = warmup(samples(64), constant_rate(), 0)}), Not(HasSubstr("rate is 0")));
 }
 
+// As one of the user's, whose options have no rate that libtorch could ask for.
+struct SignOptions : torch::optim::OptimizerCloneableOptions<SignOptions> {};
+
+struct Sign : torch::optim::Optimizer {
+  explicit Sign(std::vector<Tensor> parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<SignOptions>()) {}
+  Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const torch::NoGradGuard guard;
+    for (auto& group : param_groups()) {
+      for (auto& parameter : group.params()) parameter.sub_(parameter.grad().sign(), 0.01);
+    }
+    return {};
+  }
+};
+
+TEST(TrainerWarnings, ARateThatAnOptimizerDoesNotTellIsNotTakenFor0) {
+  Logged logged;
+  EXPECT_THAT(errors_of(with_warnings({2}),
+                        [](Job& job) {
+                          Net net = net_of(job);
+                          Sign sign(net->parameters());
+                          Trainer trainer(job, net, sign);
+                          for (int step = 0; step < 5; ++step)
+                            trainer.step([&] { return loss_at(net, step); }, 8);
+                          trainer.finish_epoch();
+                        }),
+              Each(""));
+  EXPECT_THAT(logged.end(), Not(HasSubstr("rate is 0")));
+}
+
 // Its gradients are numbers all the same.
 TEST(TrainerWarnings, ALossThatIsNotANumberIsSaid) {
   Logged logged;

@@ -223,7 +223,8 @@ void UpdatePolicy::retire(int index) {
 Decision UpdatePolicy::settle() {
   if (living() > 0 && state_->active() + state_->expected() == 0) begin_epoch();
   rules_->settle();
-  const bool is_stepwise = mode() == Mode::kSync || mode() == Mode::kLocal;
+  const bool is_stepwise = mode() == Mode::kSync || mode() == Mode::kLocal ||
+                           (mode() == Mode::kSsp && state_->options.staleness == 0);
   if (!is_stepwise || state_->step != state_->position_step) {
     state_->position = state_->samples;
     state_->position_step = state_->step;

@@ -92,8 +92,10 @@ TEST(Phases, ATokenOfAFailedWorkerIsHandedOutAgainSoThatThePhaseEnds) {
 }
 
 // The learning rate of a step may depend on it, and has to be the same on all workers.
-TEST(Samples, AreTheSameForAllWorkersOfASynchronousStepWheneverTheyCome) {
-  UpdatePolicy policy({.workers = 3, .phases = {{0, Mode::kSync}}});
+class SamplesOf : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(SamplesOf, AreTheSameForAllWorkersOfASynchronousStepWheneverTheyCome) {
+  UpdatePolicy policy({.workers = 3, .phases = {{0, GetParam()}}});
   EXPECT_EQ(policy.enter(0, 0).answers.at(0).samples, 0);
   policy.push(0, {.sequence = 1, .samples = 5});
   EXPECT_EQ(policy.enter(1, 0).answers.at(0).samples, 0)
@@ -106,6 +108,8 @@ TEST(Samples, AreTheSameForAllWorkersOfASynchronousStepWheneverTheyCome) {
   policy.push(0, {.sequence = 2, .step = 1, .version = 1, .samples = 5});
   EXPECT_EQ(policy.enter(1, 1).answers.at(0).samples, 21) << "as one that is started again";
 }
+
+INSTANTIATE_TEST_SUITE_P(SynchronousModes, SamplesOf, ::testing::Values(Mode::kSync, Mode::kSsp));
 
 TEST(Samples, OfAGradientThatCameTooLateForTheLastStepOfAnEpochCountAtItsEnd) {
   UpdatePolicy policy({.workers = 2, .phases = {{0, Mode::kSync}}, .aggregate = 1});
