@@ -21,7 +21,7 @@
 struct Flags {
   int64_t steps = 1000;
   int64_t batch = 32;
-  double lr = 0.05;
+  double lr = 0.1;
   bool sync = false;
   int replicas_to_aggregate = 0;
   std::string folder;
@@ -47,13 +47,18 @@ void train(const muster::Server& server, const Flags& flags) {
     labels = graph.placeholder("labels", torch::kLong, {muster::kBatch});
     loss = muster::ops::cross_entropy_loss(net.outputs[0], labels);
     const muster::optim::SGD optimizer({.lr = flags.lr});
+    // Falls to nothing with the last step: the end depends less on whose gradients come last.
+    const muster::Output done =
+        muster::ops::div(muster::global_step(graph), static_cast<double>(flags.steps));
+    const muster::Output lr = muster::ops::mul(muster::ops::relu(muster::ops::rsub(done, 1.0)), flags.lr);
     if (flags.sync) {
       step = muster::minimize_synchronously(graph, optimizer, loss,
                                             {.replicas_to_aggregate = flags.replicas_to_aggregate,
                                              .total_num_replicas = static_cast<int>(jobs.at("worker").size()),
-                                             .replica = server.task()});
+                                             .replica = server.task()},
+                                            lr);
     } else {
-      step = muster::count_step(graph, muster::minimize(optimizer, loss));
+      step = muster::count_step(graph, muster::minimize(optimizer, loss, lr));
     }
   }
 
@@ -86,7 +91,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains a small net on MNIST: each worker is a client of its own"};
   app.add_option("--steps", flags.steps, "steps of all workers together")->capture_default_str();
   app.add_option("--batch", flags.batch, "samples a step")->capture_default_str();
-  app.add_option("--lr", flags.lr, "learning rate")->capture_default_str();
+  app.add_option("--lr", flags.lr, "learning rate of the first step; that of the last is 0")
+      ->capture_default_str();
   app.add_flag("--sync", flags.sync, "average the gradients of the workers, and apply them together");
   app.add_option("--replicas-to-aggregate", flags.replicas_to_aggregate,
                  "with --sync: how many gradients make a step; default: one of each worker");

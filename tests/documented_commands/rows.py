@@ -95,9 +95,9 @@ ROWS = [
     Run("muster run --workers 2 --ps 1 --strategy none -- in_graph_mnist",
         [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=90)]),
     Run("muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist",
-        [Number(r"after 100[01] steps: accuracy ([\d.]+) %", least=88)]),
+        [Number(r"after 100[01] steps: accuracy ([\d.]+) %", least=90)]),
     Run("muster run --workers 2 --ps 1 --strategy none -- between_graph_mnist --sync",
-        [Number(r"after 1000 steps: accuracy ([\d.]+) %", least=88)]),
+        [Number(r"after 1000 steps: accuracy ([\d.]+) %", least=90)]),
 
     Run("muster run --workers 2 --strategy none -- pipeline",
         [Number(r"epoch 5: loss [\d.]+, accuracy ([\d.]+) %", least=94)]),
