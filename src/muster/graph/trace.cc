@@ -280,8 +280,7 @@ TracedModule trace_function(Graph& graph, torch::nn::Module& module, const Forwa
       if (constants && *constants != found)
         raise<InvalidArgument>(
             "the module ({}) does something else when the batch is larger, which a trace can't hold: a "
-            "number "
-            "grows with it, but not as a multiple of it and a constant",
+            "number grows with it, but not as a multiple of it and a constant",
             detail::describe(where));
       constants = std::move(found);
     }

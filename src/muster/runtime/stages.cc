@@ -30,7 +30,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr int kMeasured = 3;  // times; the shortest counts, after one that warms up
 
-struct NodeTime {
+struct PassTimes {
   Nanoseconds forward{0};
   Nanoseconds backward{0};
 
@@ -50,7 +50,7 @@ class NodeTimer {
         .call({});
   }
 
-  NodeTime measure(GraphNode& node) {
+  PassTimes measure(GraphNode& node) {
     detail::Signature signature;
     std::vector<c10::IValue> inputs;
     node.each_input([&](const Output& input) {
@@ -65,7 +65,7 @@ class NodeTimer {
     detail::Executor executor(std::make_shared<detail::Program>(
         signature, container_, detail::CompileOptions{.fold_constants = false, .is_body = true}));
     node.control = control;
-    NodeTime best{Nanoseconds::max(), Nanoseconds::max()};
+    PassTimes best{Nanoseconds::max(), Nanoseconds::max()};
     std::vector<c10::IValue> results;
     for (int round = 0; round <= kMeasured; ++round) {
       const auto begin = std::chrono::steady_clock::now();
@@ -190,9 +190,9 @@ std::vector<Stage> place_in_stages(const Output& loss, const std::vector<std::st
     timer.initialize(graph.initializers);
   }
   std::vector<GraphNode*> cut_nodes;
-  std::vector<NodeTime> node_times;
+  std::vector<PassTimes> node_times;
   for (auto* node : nodes) {
-    const NodeTime time = timer.measure(*node);
+    const PassTimes time = timer.measure(*node);
     bool is_cut = false;
     node->each_input([&](const Output& input) { is_cut = is_cut || depends.contains(input.get()); });
     if (!is_cut) continue;
