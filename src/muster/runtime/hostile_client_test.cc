@@ -142,6 +142,25 @@ TEST(HostileClients, HarmNobody) {
   set_log_sink({});
 }
 
+// Any number may be that of a transfer: also the one that a message has where nothing is said.
+TEST(HostileClients, WhoPromiseAGraphDoNotHoldUpAServerThatEnds) {
+  const auto soon = Deadline::after(std::chrono::seconds(20));
+  for (const uint64_t transfer : {uint64_t{0}, uint64_t{7}}) {
+    TestServers cluster(1);
+    RuntimeClient client(address_of_target(cluster.target()), "test", soon);
+    runtime::Request opens;
+    opens.mutable_open_session();
+    client.wait(client.send(opens), soon);
+    runtime::Request promises;
+    promises.mutable_set_graph()->set_transfer(transfer);
+    client.send(promises);
+    EXPECT_THROW(client.wait(2, Deadline::after(std::chrono::milliseconds(200))), DeadlineExceeded);
+    const auto before = std::chrono::steady_clock::now();
+    cluster.kill(0);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+  }
+}
+
 TEST(HostileClients, CantAskForMoreReplicasThanThereIsMemoryFor) {
   const TestServers cluster(1);
   Graph graph;

@@ -46,8 +46,8 @@ class Master::Session {
   void close() {
     const MutexLock lock(mutex_);
     is_closed_ = true;
-    if (transfer_ != 0)
-      options_.worker->rendezvous().abort(transfer_, {StepStatus::Code::kAborted, "the session has ended"});
+    if (transfer_)
+      options_.worker->rendezvous().abort(*transfer_, {StepStatus::Code::kAborted, "the session has ended"});
     changed_.notify_all();
   }
 
@@ -154,7 +154,7 @@ class Master::Session {
   }
 
   void set_graph(const runtime::SetGraph& request) {
-    const auto waits_for = [this](uint64_t transfer) {
+    const auto waits_for = [this](std::optional<uint64_t> transfer) {
       const MutexLock lock(mutex_);
       if (is_closed_) throw Aborted("the session has ended");
       transfer_ = transfer;
@@ -162,7 +162,7 @@ class Master::Session {
     waits_for(request.transfer());
     graph_.emplace(receive_graph(request.transfer(), options_.worker->rendezvous(),
                                  Deadline::after(std::chrono::minutes(10))));
-    waits_for(0);
+    waits_for({});
     check_is_whole(graph_->data());
   }
 
@@ -252,7 +252,7 @@ class Master::Session {
   std::deque<runtime::Request> requests_ MUSTER_GUARDED_BY(mutex_);
   bool is_busy_ MUSTER_GUARDED_BY(mutex_) = false;
   bool is_closed_ MUSTER_GUARDED_BY(mutex_) = false;
-  uint64_t transfer_ MUSTER_GUARDED_BY(mutex_) = 0;  // that it waits for
+  std::optional<uint64_t> transfer_ MUSTER_GUARDED_BY(mutex_);  // that it waits for
 };
 
 Master::Master(const Options& options) : options_(options) {}
