@@ -47,6 +47,12 @@ int run(int argc, char** argv) {
     return muster::detail::bench::run(session);
   }
   if (collective.explains()) {
+    for (const auto* option : app.get_options()) {
+      if (option->count() > 0 && !option->check_name("--explain"))
+        muster::detail::raise<muster::InvalidArgument>(
+            "muster bench --explain measures nothing, and {} has no effect on it: leave it out",
+            option->get_name());
+    }
     fmt::print("{}", muster::detail::explain_choices());
     return 0;
   }

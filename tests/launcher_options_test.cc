@@ -194,6 +194,10 @@ TEST_F(LauncherOptionsTest, ProgramsThatDoNotEnterTheJobAreSaid) {
       muster({"run", "--strategy", "none", "--wire", "bf16", "--heartbeat-timeout", "5s", "--", "true"})
           .output,
       HasSubstr("--heartbeat-timeout 5s, --wire bf16 had no effect: does the program call muster::run?"));
+  EXPECT_THAT(
+      muster({"run", "--workers", "2", "--strategy", "allreduce", "--", beside_self("hello_cluster")}).output,
+      HasSubstr("--strategy allreduce had no effect"))
+      << "a default that was given counts as given";
   EXPECT_THAT(muster({"run", "--workers", "2", "--", "true"}).output,
               HasSubstr("not all tasks entered the job, so that Muster did not train them together"));
   EXPECT_THAT(muster({"run", "--", "true"}).output, Not(HasSubstr("entered")));

@@ -641,7 +641,9 @@ void Config::export_to(Environment& variables) const {
   const Config defaults;
   for (const auto& setting : settings()) {
     const std::string text = setting.print(*this);
-    if (text == setting.print(defaults)) {
+    // What was given with its default counts as given, to the tasks too.
+    const bool is_given = sources_.contains(setting.name) && !text.empty() && !setting.is_switch;
+    if (text == setting.print(defaults) && !is_given) {
       variables.unset(variable_of(setting));
     } else {
       variables.set(variable_of(setting), text);

@@ -66,6 +66,46 @@ std::optional<int64_t> integer(const Argument* argument) {
   return argument->value().toInt();
 }
 
+// A size, or a list of them.
+bool is_number(const GraphNode& node) {
+  return std::none_of(node.outputs.begin(), node.outputs.end(), [](const OutputInfo& output) {
+    return output.type->kind() == c10::TypeKind::TensorType;
+  });
+}
+
+// They take samples as they are, or put them in another place.
+constexpr std::array<std::string_view, 9> kKeepSamples = {
+    "cat", "concat", "flatten", "movedim", "permute", "squeeze", "stack", "unflatten", "unsqueeze"};
+
+constexpr std::array<std::string_view, 6> kMixSamples = {"cdist",   "index", "masked_select",
+                                                         "nonzero", "pdist", "unique"};
+
+// Whether a result of a sample may depend on others, as of softmax over the batch or of flip.
+bool works_along_the_batch(const GraphNode& node) {
+  const std::string_view name = short_name(node);
+  if (is_one_of(name, kKeepSamples)) return false;
+  if (is_one_of(name, kMixSamples)) return true;
+  const auto& first = node.arguments.front();
+  if (first.is_value() || !first.outputs().front().defined()) return false;
+  const Shape& shape = first.outputs().front().shape();
+  if (!shape.known()) return false;
+  const auto rank = static_cast<int64_t>(shape.sizes().size());
+  const auto is_of_batch = [&](int64_t dimension) {
+    const int64_t place = dimension < 0 ? dimension + rank : dimension;
+    return place >= 0 && place < rank && shape.sizes()[static_cast<size_t>(place)].batches != 0;
+  };
+  for (const char* argument : {"dim", "dims"}) {
+    const Argument* given = find_argument(node, argument);
+    if (given == nullptr || !given->is_value()) continue;
+    if (given->value().isInt() && is_of_batch(given->value().toInt())) return true;
+    if (!given->value().isIntList()) continue;
+    const auto dimensions = given->value().toIntVector();
+    if (std::any_of(dimensions.begin(), dimensions.end(), is_of_batch)) return true;
+    if (name == "roll" && dimensions.empty()) return true;
+  }
+  return false;
+}
+
 class Analysis {
  public:
   explicit Analysis(const std::vector<GraphNode*>& nodes) {
@@ -126,9 +166,10 @@ class Analysis {
       }
     });
     if (infectious) return *infectious;
-    if (taken.samples > 0) return of_samples(node);
+    // What is made of the batch beside each sample: as the samples less their mean.
+    if (taken.samples > 0) return taken.reduced() > 0 ? BatchReduction() : of_samples(node);
     if (taken.counts > 0 && taken.reduced() == 0)
-      return {is_one_of(short_name(node), kOfNumbers) ? Kind::kCount : Kind::kUnknown, ""};
+      return {is_number(node) || is_one_of(short_name(node), kOfNumbers) ? Kind::kCount : Kind::kUnknown, ""};
     if (taken.reduced() == 0) return {Kind::kNothing, ""};
     return of_reduced(node, taken);
   }
@@ -137,13 +178,15 @@ class Analysis {
     const std::string_view name = short_name(node);
     const Shape& shape = node.outputs.empty() ? Shape() : node.outputs.front().shape;
     if (name == "size" || name == "numel" || name == "len") return {of_size(node), ""};
-    if (batches_in(shape) > 1) return {};  // each sample beside each other one
+    const bool is_reduction = name == "mean" || name == "sum";
+    if (batches_in(shape) > 1 || (!is_reduction && works_along_the_batch(node)))
+      return {};  // each sample beside others
     if (has_batch(shape)) return {Kind::kSamples, ""};
     if (const auto reduction = integer(find_argument(node, "reduction"))) return of_loss(node, *reduction);
     const bool all = shape.known() || find_argument(node, "dim") == nullptr;
     if (name == "mean" && all) return {Kind::kMean, ""};
     if (name == "sum" && all) return {Kind::kSum, ""};
-    return {shape.known() ? Kind::kUnknown : Kind::kSamples, ""};
+    return {is_number(node) ? Kind::kSamples : Kind::kUnknown, ""};
   }
 
   static Kind of_size(const GraphNode& node) {
@@ -178,7 +221,10 @@ class Analysis {
     const bool is_mixed = taken.sums > 0 && taken.means > 0;
     if (name == "add" || name == "sub" || name == "rsub" || is_one_of(name, kLists)) {
       if (is_mixed) return neither(node, "adds a sum over the batch to a mean");
-      if (kind == Kind::kSum && taken.nothing > 0)
+      const Argument* other = find_argument(node, "other");
+      const bool adds_number = other != nullptr && other->is_value() && other->value().isScalar() &&
+                               other->value().toScalar().toDouble() != 0;
+      if (kind == Kind::kSum && (taken.nothing > 0 || adds_number))
         return neither(node,
                        "adds what does not depend on the batch to a sum over it, which each micro-batch "
                        "would do");

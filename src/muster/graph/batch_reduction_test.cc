@@ -55,6 +55,7 @@ TEST_F(OfLosses, OthersAreNeitherAndSayWhy) {
     return found.reason;
   };
   EXPECT_THAT(why(ops::add(sum_, penalty_)), HasSubstr("each micro-batch would do"));
+  EXPECT_THAT(why(ops::add(sum_, 1.0)), HasSubstr("each micro-batch would do"));
   EXPECT_THAT(why(ops::add(sum_, mean_)), HasSubstr("adds a sum over the batch to a mean"));
   EXPECT_THAT(why(ops::sqrt(mean_)), HasSubstr("node 'sqrt' (aten::sqrt"));
   EXPECT_THAT(why(ops::mul(mean_, mean_)), HasSubstr("not linear"));
@@ -63,6 +64,21 @@ TEST_F(OfLosses, OthersAreNeitherAndSayWhy) {
               HasSubstr("divides by the weights of the samples"));
   EXPECT_THAT(why(ops::cross_entropy_loss(scores_, labels_, {}, at::Reduction::Mean, 0)),
               HasSubstr("divides by the weights of the samples"));
+}
+
+TEST_F(OfLosses, OfSamplesBesideOthersNothingIsKnown) {
+  const auto kind = [this](const Output& samples) { return of(ops::mean(samples)).kind; };
+  const std::vector<int64_t> batch = {0};
+  EXPECT_EQ(kind(ops::softmax(scores_, 1)), BatchReduction::kMean) << "of each sample";
+  EXPECT_EQ(kind(ops::flip(scores_, {1})), BatchReduction::kMean);
+  EXPECT_EQ(kind(ops::softmax(scores_, 0)), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::flip(scores_, {-2})), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::cumsum(scores_, 0)), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::slice(scores_, 0, 1)), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::roll(scores_, {1})), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::masked_select(scores_, ops::gt(scores_, 0.0))), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::sub(scores_, ops::mean(scores_, batch, true))), BatchReduction::kUnknown);
+  EXPECT_EQ(kind(ops::mul(scores_, mean_)), BatchReduction::kUnknown);
 }
 
 TEST_F(OfLosses, WhatDoesNotDependOnTheBatchSaysSo) {

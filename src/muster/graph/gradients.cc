@@ -31,7 +31,7 @@ std::vector<Output> variables_behind(const Output& loss, const std::string& subj
   while (!left.empty()) {
     GraphNode* node = left.back();
     left.pop_back();
-    if (!seen.insert(node->id).second) continue;
+    if (!seen.insert(node->id).second || node->op->name() == "aten::detach") continue;
     node->each_input([&left](const Output& input) {
       if (may_have_gradient(input)) left.push_back(input.get());
     });

@@ -100,6 +100,12 @@ class PipelineBuilder {
       graph_.beside = beside;
     });
     find_stages();
+    if (stages_.size() == 1)
+      detail::log_warning(
+          "minimize_in_pipeline ({}): all that depends on the batch is on one device, so that there is one "
+          "stage; "
+          "place() comes before it",
+          detail::describe(where_));
     split_batches();
     find_parameters();
     scale_ = constant(options_.loss_is_sum ? 1.0 : 1.0 / static_cast<double>(micro_batches_));

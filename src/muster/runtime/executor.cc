@@ -255,7 +255,7 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
           if (others != nullptr) others->take_back();
           program_->variables[update.variable]->update(
               *update.rule, gradient.toTensor(),
-              lr.isNone() ? std::nullopt : std::optional(lr.toTensor().item<double>()));
+              lr.isNone() ? std::nullopt : std::optional(rate_of(lr.toTensor())));
           break;
         }
         case InstructionKind::kLeaf: {

@@ -307,6 +307,14 @@ TEST(Training, TheRateOfAStepMayBeFed) {
   session.run({}, {}, {graph.initializer()});
   session.run({}, {{lr, torch::tensor(0.25F)}}, {train});
   EXPECT_TRUE(session.run({w})[0].equal(torch::full({2}, 0.75F)));
+  EXPECT_THROW(session.run({}, {{lr, torch::tensor(NAN)}}, {train}), InvalidArgument);
+  EXPECT_TRUE(session.run({w})[0].equal(torch::full({2}, 0.75F)));
+}
+
+TEST(Training, OfWhatIsDetachedIsRefused) {
+  Graph graph;
+  const Output w = graph.variable("w", torch::ones({2}));
+  EXPECT_THROW(minimize(optim::SGD({.lr = 1}), ops::sum(ops::detach(w))), InvalidArgument);
 }
 
 TEST(Training, WhatIsNotTrainableStaysAsItIs) {

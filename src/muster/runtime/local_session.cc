@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "muster/base/log.h"
 #include "muster/graph/placer.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/part_times.h"
@@ -41,7 +42,13 @@ LocalSession::LocalSession(Session::Options options)
         void* memory = std::aligned_alloc(kPage, bytes);
         if (memory == nullptr) throw std::bad_alloc();
         return std::shared_ptr<void>(memory, &std::free);
-      }) {}
+      }) {
+  const auto warn = [](const char* option, const char* why) {
+    log_warning("Session::Options::{} has no effect on a session of this process{}", option, why);
+  };
+  if (options_.timeout.count() > 0) warn("timeout", ": its runs take the time that they take");
+  if (!options_.container.empty()) warn("container", ", whose variables are its own");
+}
 
 std::shared_ptr<Callable::State> LocalSession::prepare(const Signature& signature) {
   if (options_.log_device_placement) {

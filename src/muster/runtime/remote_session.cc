@@ -126,6 +126,12 @@ RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Sess
       stall_warning_(job.stall_warning),
       endpoint_({.host = "127.0.0.1", .secret = secret_}),
       next_step_(random_number()) {
+  if (options_.private_variables && !options_.container.empty())
+    raise<InvalidArgument>(
+        "Session::Options has a container, '{}', which other sessions share, and private_variables: leave "
+        "one "
+        "of them out",
+        options_.container);
   const MutexLock lock(preparing_);
   open(Deadline::after(kAnswerTimeout), Deadline::never());
 }

@@ -61,7 +61,7 @@ StepFunction push(const GraphNode& node, Container& container, uint64_t session)
   ReplicaCoordinator& coordinator = coordinator_of(node, container);
   return [&coordinator, replica = number(node, kReplica), session](torch::jit::Stack& stack,
                                                                    StepExchange* others) {
-    const double lr = take_tensor(stack).item<double>();
+    const double lr = rate_of(take_tensor(stack));
     stack.emplace_back(
         pack(coordinator.push({.worker = replica, .session = session, .step = step_of(others)}, lr)));
   };

@@ -1,6 +1,7 @@
 #include "muster/runtime/variables.h"
 
 #include <atomic>
+#include <cmath>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -72,6 +73,12 @@ bool is_finite(const at::Tensor& gradient) {
 void TaskVariable::check_value() const {
   if (!value_.defined())
     raise<InvalidArgument>("the variable '{}' has no value yet: run the graph's initializer() first", name_);
+}
+
+double rate_of(const at::Tensor& lr) {
+  const auto rate = lr.item<double>();
+  if (!std::isfinite(rate)) raise<InvalidArgument>("the learning rate is {}", rate);
+  return rate;
 }
 
 at::Tensor TaskVariable::read() const {

@@ -25,6 +25,9 @@ namespace muster::detail {
 
 struct GraphNode;
 
+/// The learning rate of a step. Throws InvalidArgument where it is no number, or infinite.
+double rate_of(const at::Tensor& lr);
+
 /// Whether no element of a gradient of float32 or float64 is infinite or not a number; of others nothing is
 /// said.
 bool is_finite(const at::Tensor& gradient);

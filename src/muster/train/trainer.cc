@@ -697,8 +697,11 @@ class Trainer::Impl {
     } catch (const c10::Error& error) {
       if (std::string(error.what_without_backtrace()).find("second time") == std::string::npos) throw;
       raise<InvalidArgument>(
-          "Trainer::step runs backward() of the loss itself, and the function that it was given has run it "
-          "too: let it only return the loss ({})",
+          "Trainer::step runs backward() of the loss, and a part of what the loss was computed of has been "
+          "gone "
+          "through before: let the function only return the loss, and not call backward() itself; and what "
+          "it "
+          "keeps from step to step, as the state of an RNN, needs a detach() ({})",
           error.what_without_backtrace());
     }
     return loss.item<double>();

@@ -221,7 +221,8 @@ TEST(TrainerWarnings, ALossThatCantBeDifferentiatedIsExplained) {
     loss.backward();
     return loss;
   };
-  EXPECT_THAT(error_of(twice, false, false), HasSubstr("runs backward() of the loss itself"));
+  EXPECT_THAT(error_of(twice, false, false),
+              HasSubstr("let the function only return the loss, and not call backward() itself"));
 }
 
 // The loop of before, beside a Trainer that nobody asks to train.
