@@ -276,7 +276,7 @@ TEST_P(DamagedGraphs, AreReadOrRefused) {
   EXPECT_EQ(to_proto(from_proto(saved.proto, saved.tensors)).proto.SerializeAsString(), whole);
   std::mt19937 random(17);
   int refused = 0;
-  const char* seconds = std::getenv("MUSTER_FUZZ_SECONDS");  // for longer runs by hand
+  const char* seconds = std::getenv("FUZZ_SECONDS");  // for longer runs by hand
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 0);
   for (int i = 0; i < 300 || std::chrono::steady_clock::now() < end; ++i) {

@@ -131,7 +131,7 @@ TEST(HostileClients, HarmNobody) {
   session.run({}, {}, {all.graph.initializer()});
   set_log_sink([](std::string_view) {});  // of all that is refused
   Random random(5);
-  const char* seconds = std::getenv("MUSTER_FUZZ_SECONDS");  // for longer runs by hand
+  const char* seconds = std::getenv("FUZZ_SECONDS");  // for longer runs by hand
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 0);
   for (int i = 0; i < 40 || std::chrono::steady_clock::now() < end; ++i) {
