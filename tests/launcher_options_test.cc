@@ -207,16 +207,18 @@ TEST_F(LauncherOptionsTest, ProgramsThatDoNotEnterTheJobAreSaid) {
 
 TEST_F(LauncherOptionsTest, InputThatNoTaskGetsIsSaid) {
   write_file("1\n2\n");
+  const auto from_shell = [this](const std::string& line) { return run({"sh", "-c", line}).output; };
   const auto from = [&](const std::string& redirection) {
-    return run({"sh", "-c", beside_self("muster") + " run -- wc -c " + redirection}).output;
+    return from_shell(beside_self("muster") + " run -- wc -c " + redirection);
   };
   const auto said = HasSubstr("tasks have an empty standard input, and not this one");
   EXPECT_THAT(from("<" + file.string()), AllOf(said, HasSubstr("worker/0 | 0")));
   EXPECT_THAT(from("</dev/null"), Not(said));
-  EXPECT_THAT(
-      run({"sh", "-c", "{ printf 12; sleep 2; } | { sleep 0.2; " + beside_self("muster") + " run -- true; }"})
-          .output,
-      said);
+  const std::string ready = file.string() + ".ready";
+  EXPECT_THAT(from_shell("{ printf 12; : >" + ready + "; } | { until [ -e " + ready + " ]; do :; done; " +
+                         beside_self("muster") + " run -- true; }"),
+              said);
+  std::filesystem::remove(ready);
 }
 
 TEST_F(LauncherOptionsTest, ALauncherThatIsStartedSeveralTimesSaysSo) {

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include "muster/base/log.h"
 #include "muster/error.h"
 #include "muster/graph/graph_node.h"
 #include "muster/ops.h"
@@ -434,6 +435,17 @@ TEST(Pipeline, EveryBackwardPassOfGPipeWaitsForTheLastForwardPass) {
     EXPECT_THAT(node.get()->control.front()->name, HasSubstr("micro_2/mean"));
   }
   EXPECT_EQ(gradients, 3 * 3);
+}
+
+TEST(Pipeline, OfOneStageIsSaid) {
+  std::string log;
+  detail::set_log_sink([&log](std::string_view line) { log += line; });
+  Graph graph;
+  const Output x = graph.placeholder("x", torch::kFloat, {kBatch, 6});
+  minimize_in_pipeline(optim::SGD({.lr = 0.1}),
+                       ops::mean(ops::matmul(x, graph.variable("w", torch::zeros({6, 6})))));
+  detail::set_log_sink({});
+  EXPECT_THAT(log, HasSubstr("there is one stage; place() comes before it"));
 }
 
 TEST(Pipeline, WhatCanNotBeIsRefusedByName) {

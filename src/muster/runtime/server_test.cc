@@ -150,6 +150,15 @@ TEST(Server, VariablesAreSharedByNameUnlessTheyAreTheSessionsOwn) {
   EXPECT_TRUE(torch::equal(second.run({w}).front(), torch::ones({2})));
 }
 
+TEST(Server, AContainerThatIsSharedAndPrivateIsRefused) {
+  const TestServers cluster(1);
+  const Graph graph;
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
+                const Session session(cluster.target(), graph, {.container = "q", .private_variables = true});
+              }),
+              HasSubstr("leave one of them out"));
+}
+
 TEST(Server, LargeConstantsAndManyTypesCross) {
   const TestServers cluster(2);
   Graph graph;

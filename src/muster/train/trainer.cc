@@ -658,9 +658,8 @@ class Trainer::Impl {
       start.samples = samples_;
     }
     lr_ = start.lr;
-    const bool is_known = !optimizer_ || optimizer_->tells_rates();
-    if (used_rate_ == 0.0 && start.lr == 0 && is_known && job_.is_chief() &&
-        !std::exchange(warned_of_no_rate_, true))
+    if (used_rate_ == 0.0 && start.lr == 0 && job_.is_chief() && !warned_of_no_rate_ &&
+        (!optimizer_ || optimizer_->tells_rates()) && !std::exchange(warned_of_no_rate_, true))
       log_warning(
           "the learning rate is 0 in step {} and the one before, after {} samples: nothing is learned; a "
           "schedule in epochs counts by TrainerOptions::samples_per_epoch ({}), of all workers together",
