@@ -6,9 +6,10 @@
 //   muster::ShardedEmbedding items(job, {.name = "items", .width = 32});
 //   torch::Tensor rows = items(ids);              // [batch] -> [batch, 32]
 //
-// The forward pass pulls the rows. When the backward pass reaches them, their gradients are pushed, and the
-// servers update the rows by the table's own optimizer at once: the rows are no parameters of the module, and
-// no other optimizer or Trainer sees them. So a worker's gradients are not averaged with the others', but
+// The forward pass pulls the rows. When a backward pass ends, their gradients are pushed, and the servers
+// update the rows by the table's own optimizer at once, each row once by the sum of its gradients, however
+// many lookups it was in: the rows are no parameters of the module, and no other optimizer or Trainer sees
+// them. So a worker's gradients are not averaged with the others', but
 // applied one after the other. Without gradients (torch::NoGradGuard, Trainer::evaluate) rows are pulled
 // only.
 //

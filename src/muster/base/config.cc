@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "muster/base/error.h"
+#include "muster/base/flags.h"
 #include "muster/base/text.h"
 
 namespace muster::detail {
@@ -393,6 +394,15 @@ std::string variable_of(const Setting& setting) {
   return name;
 }
 
+// "--workers" for MUSTER_WORKERS.
+std::string flag_of(const std::string& variable) {
+  std::string flag = "--";
+  for (const char c : variable.substr(std::string_view("MUSTER_").size())) {
+    flag += c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return flag;
+}
+
 // What the flag does, for whom, and its variable.
 std::string help_of(const Setting& setting) {
   const bool some_servers = (setting.applies & Applies::kServers) != Applies::kServers;
@@ -488,8 +498,11 @@ void Config::read_environment(Environment variables) {
   }
   for (const auto& name : environment.names_with_prefix("MUSTER_")) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
+      const std::string flag = flag_of(name);
       raise<InvalidArgument>("the environment variable {} is not one that Muster knows{}", name,
-                             suggestion(name, known));
+                             is_flag_of_launcher(flag)
+                                 ? fmt::format("; `muster run` has the flag {}, and no variable for it", flag)
+                                 : suggestion(name, known));
     }
   }
   if (switches.empty()) return;

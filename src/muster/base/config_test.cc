@@ -73,6 +73,14 @@ TEST(Config, AnUnknownVariableIsAnErrorWithASuggestion) {
           "MUSTER_HEARTBEET_TIMEOUT is not one that Muster knows; did you mean MUSTER_HEARTBEAT_TIMEOUT?"));
 }
 
+TEST(Config, AVariableForAFlagOfTheLauncherSaysSo) {
+  EXPECT_THAT(message_of<InvalidArgument>([] {
+                read({}, {{"MUSTER_MAX_RESTARTS", "2"}});
+              }),
+              HasSubstr("MUSTER_MAX_RESTARTS is not one that Muster knows; `muster run` has the flag "
+                        "--max-restarts, and no variable for it"));
+}
+
 TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
   EXPECT_THAT(
       message_of<InvalidArgument>([] {

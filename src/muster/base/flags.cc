@@ -1,7 +1,6 @@
 #include "muster/base/flags.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -150,8 +149,7 @@ std::string explain_unknown(const CLI::App& app, std::span<const char* const> wo
     for (const auto& name : option->get_lnames()) known.push_back("--" + name);
   }
   std::string hint = suggestion(flag, known);
-  constexpr std::array kOfLauncher = {"--workers", "--ps", "--hosts", "--max-restarts"};
-  if (std::ranges::find(kOfLauncher, flag) != kOfLauncher.end()) hint = "; `muster run` has it, before --";
+  if (is_flag_of_launcher(flag)) hint = "; `muster run` has it, before --";
   if (where->get_option_no_throw("program") != nullptr)
     hint += hint.empty() ? "; if it is one of the program's, it comes after -- and the program"
                          : " A flag of the program's comes after -- and the program";
@@ -302,6 +300,10 @@ CLI::Option* find_in_file(CLI::App& command, const std::string& key) {
 }
 
 }  // namespace
+
+bool is_flag_of_launcher(const std::string& flag) {
+  return flag == "--workers" || flag == "--ps" || flag == "--hosts" || flag == "--max-restarts";
+}
 
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv) {
   wrap_help(app);

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 namespace CLI {
 class App;
@@ -17,6 +18,9 @@ namespace muster::detail {
 /// Parses into what was bound to `app`. Returns the exit code when the program should end now: 0 after --help
 /// or --version, 2 after a mistake, which has been explained on standard error.
 std::optional<int> parse_flags(CLI::App& app, int argc, const char* const* argv);
+
+/// Whether `muster run` alone has the flag "--workers", so that a program which is given it can say so.
+bool is_flag_of_launcher(const std::string& flag);
 
 /// From now on, a flag of `command` with an empty value is a mistake, as --log-dir "$folder" of a script that
 /// has not set it; what is added later may have one. An empty number is a mistake of every flag.

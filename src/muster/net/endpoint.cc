@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -29,6 +30,7 @@ using namespace std::chrono_literals;
 constexpr std::string_view kMagic = "muster.1";
 constexpr size_t kNonce = 32;
 constexpr size_t kProof = 32;
+constexpr std::array<char, kProof> kRefusal = {};  // in the place of a proof
 constexpr size_t kLongestChannelName = 1000;
 // Connections that have not proved themselves; the oldest goes when there are more.
 constexpr size_t kMostPending = 1024;
@@ -239,6 +241,7 @@ bool Endpoint::advance(Pending& pending) {
   if (pending.received.size() < kProof) return true;
   if (!secret_.verify(challenge("connect", pending.their_nonce, pending.nonce, pending.channel_name),
                       pending.received.substr(0, kProof))) {
+    pending.connection.send(kRefusal.data(), kProof, Deadline::after(1s));
     raise<Refused>("it does not know the job's secret");
   }
   if (pending.received.size() > kProof) raise<Refused>("it went on before it was accepted");
@@ -271,13 +274,18 @@ Connection Endpoint::introduce(Descriptor descriptor, bool over_tcp, const std::
     connection.send(proof.data(), proof.size(), deadline, check);
     std::string their_proof(kProof, '\0');
     connection.receive(their_proof.data(), kProof, deadline, check);
+    if (std::ranges::equal(their_proof, kRefusal))
+      raise<Refused>("{} did not accept us: do both know the same secret (MUSTER_SECRET)?", peer);
     if (!secret_.verify(challenge("accept", nonce, their_nonce, channel_name), their_proof))
       raise<Refused>("{} does not know the job's secret", peer);
   } catch (const PeerLost& error) {
-    raise<Refused>(
-        "{} did not accept us: do both know the same secret (MUSTER_SECRET), and use TLS both or neither? Or "
-        "has it just ended? ({})",
-        peer, error.what());
+    if (session != nullptr)
+      raise<Refused>(
+          "{} did not accept us: do both use TLS, with certificates of one authority? Or has it just "
+          "ended? ({})",
+          peer, error.what());
+    raise<PeerLost>("{} did not go on: has it just ended, or does it alone use TLS? ({})", peer,
+                    error.what());
   }
   return connection;
 }

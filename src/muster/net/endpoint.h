@@ -62,8 +62,8 @@ class Endpoint {
   /// Called now and then while waiting; it may throw.
   using Check = std::function<void()>;
 
-  /// Throws Refused when the other side does not know the secret or will not have us, PeerLost when nobody is
-  /// there, DeadlineExceeded.
+  /// Throws Refused when the other side does not know the secret, or TLS fails; PeerLost when nobody is there,
+  /// or somebody who ends before it has accepted us; DeadlineExceeded.
   Connection connect(const Address& address, const std::string& channel_name, Deadline deadline,
                      const Check& check = {});
   Connection connect_local(const std::string& local_name, const std::string& channel_name, Deadline deadline,

@@ -1,10 +1,14 @@
 #include "muster/embedding.h"
 
+#include <map>
+#include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -24,6 +28,67 @@ using torch::autograd::variable_list;
 std::span<const int64_t> span_of(const Tensor& ids) {
   return {ids.data_ptr<int64_t>(), static_cast<size_t>(ids.numel())};
 }
+
+// The gradients that one backward pass brings for tables. They are pushed when it ends, as one push for each
+// table, so that several lookups of a table are one update, as they are of a parameter.
+class TablePass {
+ public:
+  struct Target {
+    TableClient* client = nullptr;
+    JobContext* job = nullptr;  // null where there is only a client
+    std::string table;
+    auto operator<=>(const Target&) const = default;
+  };
+
+  /// The one of the backward pass that this thread is in. Autograd keeps it until the pass has ended or failed.
+  static TablePass& current() {
+    thread_local std::weak_ptr<TablePass> known;
+    std::shared_ptr<TablePass> pass = known.lock();
+    if (pass == nullptr) {
+      pass = std::make_shared<TablePass>();
+      known = pass;
+      torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->push(); });
+    }
+    return *pass;
+  }
+
+  void add(const Target& target, const Tensor& ids, const Tensor& gradient) {
+    Gradients& gradients = targets_[target];
+    gradients.ids.push_back(ids.flatten());
+    gradients.values.push_back(gradient.flatten());
+  }
+
+ private:
+  struct Gradients {
+    std::vector<Tensor> ids;
+    std::vector<Tensor> values;
+  };
+
+  static Tensor joined(const std::vector<Tensor>& parts) {
+    return parts.size() == 1 ? parts.front() : torch::cat(parts);
+  }
+
+  void push() {
+    for (const auto& [target, gradients] : std::exchange(targets_, {}))
+      push(target, joined(gradients.ids), joined(gradients.values));
+  }
+
+  static void push(const Target& target, const Tensor& ids, Tensor gradient) {
+    const auto pass = target.job == nullptr ? JobContext::Backward{} : target.job->backward();
+    if (pass.factor != 1) gradient = gradient / pass.factor;
+    if (!all_finite(DType::kFloat32, gradient.data_ptr(), static_cast<size_t>(gradient.numel()))) {
+      const std::string what =
+          fmt::format("a gradient of table '{}' is infinite or not a number", target.table);
+      const bool skips = target.job != nullptr && target.job->config().on_nan == "skip";
+      if (!skips && !pass.may_overflow) raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
+      log_warning("{}: it is left out", what);
+      return;
+    }
+    target.client->push(target.table, span_of(ids), gradient.data_ptr<float>());
+  }
+
+  std::map<Target, Gradients> targets_;
+};
 
 struct Lookup : torch::autograd::Function<Lookup> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& /*anchor*/,
@@ -47,21 +112,11 @@ struct Lookup : torch::autograd::Function<Lookup> {
           "a second backward pass through the same rows of table '{}'; add the losses up first", table);
     const Tensor ids = context->saved_data["ids"].toTensor();
     context->saved_data["ids"] = c10::IValue();
-    auto* const job = reinterpret_cast<JobContext*>(context->saved_data["job"].toInt());
-    const auto pass = job == nullptr ? JobContext::Backward{} : job->backward();
-    Tensor gradient = gradients[0].to(torch::kFloat32).contiguous();
-    if (pass.factor != 1) gradient = gradient / pass.factor;
-    const variable_list none(6);
-    if (!all_finite(DType::kFloat32, gradient.data_ptr(), static_cast<size_t>(gradient.numel()))) {
-      const std::string what = fmt::format("a gradient of table '{}' is infinite or not a number", table);
-      const bool skips = job != nullptr && job->config().on_nan == "skip";
-      if (!skips && !pass.may_overflow) raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
-      log_warning("{}: it is left out", what);
-      return none;
-    }
-    reinterpret_cast<TableClient*>(context->saved_data["client"].toInt())
-        ->push(table, span_of(ids), gradient.data_ptr<float>());
-    return none;
+    TablePass::current().add({.client = reinterpret_cast<TableClient*>(context->saved_data["client"].toInt()),
+                              .job = reinterpret_cast<JobContext*>(context->saved_data["job"].toInt()),
+                              .table = table},
+                             ids, gradients[0].to(torch::kFloat32).contiguous());
+    return variable_list(6);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "muster/embedding.h"
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -96,6 +97,43 @@ TEST(ShardedEmbedding, AForwardPassIsPushedOnce) {
   EXPECT_EQ(values(), (std::vector<float>{-4, -2}));
   EXPECT_THROW(sum.backward(), InvalidArgument);
   EXPECT_EQ(values(), (std::vector<float>{-4, -2}));
+}
+
+TEST(ShardedEmbedding, LookupsOfOneBackwardPassAreOneUpdate) {
+  const TableServers servers(2);
+  TableClient client(servers.options());
+  const auto table_of = [&](const char* name) {
+    return ShardedEmbedding(
+        over(client, {.name = name, .width = 4, .optimizer = optim::Adagrad({.lr = 0.1}), .scale = 0}));
+  };
+  ShardedEmbedding twice = table_of("twice");
+  ShardedEmbedding once = table_of("once");
+  for (int step = 0; step < 5; ++step) {
+    const Tensor first = batch_of(2 * step);
+    const Tensor second = batch_of(2 * step + 1);
+    (loss_of(twice(first), step) + loss_of(twice(second), step + 50)).backward();
+    const auto rows = once(torch::stack({first, second}));
+    (loss_of(rows[0], step) + loss_of(rows[1], step + 50)).backward();
+  }
+  const torch::NoGradGuard no_grad;
+  const Tensor all = torch::arange(40);
+  EXPECT_GT(twice(all).abs().max().item<double>(), 0.05);
+  EXPECT_LT((twice(all) - once(all)).abs().max().item<double>(), 1e-6);
+}
+
+TEST(ShardedEmbedding, ABackwardPassThatFailsChangesNothing) {
+  const TableServers servers(1);
+  TableClient client(servers.options());
+  ShardedEmbedding table(
+      over(client, {.name = "items", .width = 1, .optimizer = optim::SGD({.lr = 1}), .scale = 0}));
+  const Tensor ids = torch::tensor({3}, torch::kInt64);
+  Tensor leaf = torch::ones({1, 1}, torch::requires_grad());
+  Tensor between = leaf * 1;
+  between.register_hook([](const Tensor&) -> Tensor { throw std::runtime_error("a hook fails"); });
+  EXPECT_THROW((between + table(ids)).sum().backward(), std::runtime_error);
+  table(ids).sum().backward();
+  const torch::NoGradGuard no_grad;
+  EXPECT_EQ(table(ids).item<float>(), -1);
 }
 
 // Its dense part by the Trainer, which does not see the rows.

@@ -678,6 +678,9 @@ class Trainer::Impl {
       raise<InvalidArgument>(
           "the function given to Trainer::step must return the loss, one number; it returned {}",
           loss.defined() ? fmt::format("{} of them", loss.numel()) : "no tensor");
+    if (loss.is_complex())
+      raise<InvalidArgument>(
+          "the loss that was given to Trainer::step is complex: give a real number, such as its abs()");
     if (looks_left_ > 0 && job_.is_chief()) look_for_unregistered(loss);
     const double factor = size * (loss_scale_.is_used() ? loss_scale_.value() : 1);
     // Nothing goes out of the passes that the function ran itself; what they left counts as the rest does.

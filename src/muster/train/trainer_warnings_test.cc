@@ -216,6 +216,8 @@ TEST(TrainerWarnings, ALossThatCantBeDifferentiatedIsExplained) {
               HasSubstr("has no gradient: it was detached"));
   EXPECT_THAT(error_of(plain, true, false), HasSubstr("trains no parameter, as all are frozen"));
   EXPECT_THAT(error_of(plain, false, true), HasSubstr("gradients are off here"));
+  EXPECT_THAT(error_of([&](Net& net) { return torch::complex(plain(net), plain(net)); }, false, false),
+              HasSubstr("the loss that was given to Trainer::step is complex"));
   const auto twice = [&](Net& net) {
     Tensor loss = plain(net);
     loss.backward();

@@ -45,6 +45,9 @@ class ModeRules {
   /// The worker goes on: what the servers still need of its gradients must be taken now.
   virtual void release(int) {}
 
+  /// How many gradients of a worker's are here for an update that needs more of them.
+  virtual int64_t gathered(int) const { return 0; }
+
   /// How many gradients make an update when there are so many workers for it.
   virtual int needed(int) const { return 1; }
 };

@@ -69,6 +69,12 @@ class SyncRules final : public ModeRules {
     if (!sources.empty()) state_.add_command(Command::Kind::kAccumulate, sources);
   }
 
+  int64_t gathered(int worker) const override {
+    return std::ranges::count_if(gradients_, [worker](const Gradient& gradient) {
+      return gradient.worker == worker && !gradient.push.skip;
+    });
+  }
+
   int needed(int workers) const override {
     return aggregate_ > workers_ ? aggregate_ : std::max(1, std::min(aggregate_, workers));
   }

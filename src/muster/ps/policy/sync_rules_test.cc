@@ -16,6 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 PolicyOptions sync(int workers, int aggregate = 0) {
   return {.workers = workers, .phases = {{0, Mode::kSync}}, .aggregate = aggregate};
@@ -287,6 +288,25 @@ TEST(Sync, ANewIncarnationDoesNotMixWithTheGradientOfTheOldOne) {
   script.push(1);
   EXPECT_EQ(script.push(2), "apply 1#1 2#1 = 1, 0 begins 1, 1 applied begins 1, 2 applied begins 1");
   EXPECT_EQ(script.last.commands.at(0).divisor, 3);
+}
+
+TEST(Sync, GradientsThatAreTooFewForAnUpdateAtTheEndAreToldOf) {
+  const CapturedLog log;
+  Script script(sync(2, 5));
+  script.enter_all(2);
+  for (int i = 0; i < 3; ++i) {
+    script.push(0);
+    script.push(1);
+  }
+  EXPECT_EQ(script.policy.step(), 1);
+  EXPECT_THAT(script.policy.report(), Not(HasSubstr("too few")));
+  script.leave(0);
+  EXPECT_THAT(log.lines, IsEmpty());
+  script.leave(1);
+  EXPECT_THAT(log.lines, ElementsAre(HasSubstr(
+                             "all workers have ended, and only 1 of the 5 gradients that make update 2 "
+                             "(--replicas-to-aggregate) have come: what it would change is lost")));
+  EXPECT_THAT(script.policy.report(), HasSubstr("worker 1: 2 applied, 0 dropped, 0 skipped, 1 too few"));
 }
 
 TEST(Sync, AWorkerThatHasFinishedTheEpochIsNotWaitedFor) {

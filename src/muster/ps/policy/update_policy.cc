@@ -169,7 +169,20 @@ Decision UpdatePolicy::resume(int index) {
 Decision UpdatePolicy::leave(int index) {
   if (!is_living(index) && !is_expected(index)) return {};
   retire(index);
-  return settle();
+  Decision decision = settle();
+  if (living() == 0 && state_->expected() == 0 && !over()) warn_of_gathered();
+  return decision;
+}
+
+// All have ended, and gradients are left that are too few for an update.
+void UpdatePolicy::warn_of_gathered() const {
+  int64_t gathered = 0;
+  for (int worker = 0; worker < state_->options.workers; ++worker) gathered += rules_->gathered(worker);
+  if (gathered == 0) return;
+  log_warning(
+      "all workers have ended, and only {} of the {} gradients that make update {} "
+      "(--replicas-to-aggregate) have come: what {} would change is lost",
+      gathered, needed(), version() + 1, gathered == 1 ? "it" : "they");
 }
 
 Decision UpdatePolicy::fail(int index) {
@@ -360,6 +373,8 @@ std::string UpdatePolicy::report() const {
   for (const auto& [worker, count] : state_->counts) {
     fmt::format_to(std::back_inserter(text), "worker {}: {} applied, {} dropped, {} skipped", worker,
                    count.applied, count.dropped, count.skipped);
+    if (const int64_t gathered = rules_->gathered(worker); gathered > 0 && living() == 0)
+      fmt::format_to(std::back_inserter(text), ", {} too few for an update", gathered);
     const char* before = "; staleness ";
     for (const auto& [staleness, times] : count.staleness) {
       fmt::format_to(std::back_inserter(text), "{}{}: {}", std::exchange(before, ", "), staleness, times);

@@ -213,6 +213,7 @@ class UpdatePolicy {
   void begin_epoch();
   void hand_out();
   void finish();
+  void warn_of_gathered() const;
   void answer(int index, Answer::Kind kind);
 
   const std::unique_ptr<PolicyState> state_;
