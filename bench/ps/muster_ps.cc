@@ -72,7 +72,7 @@ class MusterWorker : public muster::detail::bench::PsWorker {
         parameters_(task.count()) {
     muster::detail::bench::write_start(parameters_);
     for (size_t i = 0; i < task.variables; ++i) variables_.push_back(parameters_.data() + begin_of(i));
-    if (job.is_chief()) client_.initialise(std::vector<const float*>(variables_.begin(), variables_.end()));
+    if (job.is_chief()) client_.initialise(std::vector<const void*>(variables_.begin(), variables_.end()));
     reply_ = client_.enter();
     pull(reply_.version);
   }
@@ -104,7 +104,7 @@ class MusterWorker : public muster::detail::bench::PsWorker {
   const std::shared_ptr<void> memory_;
   const std::span<float> gradients_;
   std::vector<float> parameters_;
-  std::vector<float*> variables_;
+  std::vector<void*> variables_;
   muster::detail::Reply reply_;
   int64_t version_ = 0;
 };

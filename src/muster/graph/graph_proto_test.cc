@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +19,7 @@
 #include "muster/graph/graph_node.h"
 #include "muster/ops.h"
 #include "muster/queue.h"
+#include "muster/testing/fuzz.h"
 #include "muster/trace.h"
 
 namespace muster::detail {
@@ -276,10 +275,8 @@ TEST_P(DamagedGraphs, AreReadOrRefused) {
   EXPECT_EQ(to_proto(from_proto(saved.proto, saved.tensors)).proto.SerializeAsString(), whole);
   std::mt19937 random(17);
   int refused = 0;
-  const char* seconds = std::getenv("FUZZ_SECONDS");  // for longer runs by hand
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 0);
-  for (int i = 0; i < 300 || std::chrono::steady_clock::now() < end; ++i) {
+  const auto until = testing::fuzz_deadline();
+  for (int i = 0; i < 300 || !until.expired(); ++i) {
     std::string damaged = whole;
     for (uint32_t n = 1 + random() % 4; n > 0; --n)
       damaged[random() % damaged.size()] = static_cast<char>(random());

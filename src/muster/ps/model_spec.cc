@@ -13,6 +13,7 @@ std::string ModelSpec::to_text() const {
     auto* added = message.add_variables();
     added->set_name(variable.name);
     for (const int64_t size : variable.shape) added->add_shape(size);
+    added->set_dtype(name_of(variable.dtype));
     added->set_lr_factor(variable.group.lr_factor);
     if (variable.group.weight_decay) added->set_weight_decay(*variable.group.weight_decay);
   }
@@ -48,7 +49,10 @@ ModelSpec ModelSpec::parse(const std::string& text) {
   for (const auto& variable : message.variables()) {
     GroupRates group = {.lr_factor = variable.lr_factor()};
     if (variable.has_weight_decay()) group.weight_decay = variable.weight_decay();
-    spec.variables.push_back({variable.name(), {variable.shape().begin(), variable.shape().end()}, group});
+    spec.variables.push_back({.name = variable.name(),
+                              .shape = {variable.shape().begin(), variable.shape().end()},
+                              .dtype = parse_dtype(variable.dtype()),
+                              .group = group});
   }
   spec.placement = parse_placement(message.placement());
   spec.servers = message.servers();

@@ -14,14 +14,17 @@
 namespace muster::detail {
 
 struct ModelSpec {
-  std::vector<Variable> variables;
+  std::vector<ParameterInfo> variables;
   PlacementKind placement = PlacementKind::kSliced;
   int servers = 1;
   std::string rule;                    ///< parse_rule() reads it
   double clip_norm = 0;                ///< of averaged gradients
   bool stop_at_nan = false;            ///< a server that is given a gradient that is not finite fails
-  DType wire_dtype = DType::kFloat32;  ///< what gradients and parameters travel as between hosts
+  DType wire_dtype = DType::kFloat32;  ///< what float32 travels as between hosts
   PolicyOptions policy;
+
+  /// What gradients and parameters of this type travel as.
+  DType wire_of(DType dtype) const { return dtype == DType::kFloat32 ? wire_dtype : dtype; }
 
   std::string to_text() const;
 

@@ -21,22 +21,22 @@ constexpr PlacementKind kKinds[] = {PlacementKind::kRoundRobin, PlacementKind::k
                                     PlacementKind::kSliced};
 constexpr int kMostServers = 7;
 
-std::vector<Variable> vectors(const std::vector<int64_t>& sizes) {
-  std::vector<Variable> variables;
+std::vector<ParameterInfo> vectors(const std::vector<int64_t>& sizes) {
+  std::vector<ParameterInfo> variables;
   for (const int64_t size : sizes) variables.push_back({fmt::format("v{}", variables.size()), {size}});
   return variables;
 }
 
 // Two layers of each sort, as in a small convolutional net; the first fully connected one has most bytes.
-std::vector<Variable> small_net() {
+std::vector<ParameterInfo> small_net() {
   return {{"conv1.weight", {32, 1, 5, 5}},  {"conv1.bias", {32}},
           {"conv2.weight", {64, 32, 5, 5}}, {"conv2.bias", {64}},
           {"fc1.weight", {512, 784}},       {"fc1.bias", {512}},
           {"fc2.weight", {10, 512}},        {"fc2.bias", {10}}};
 }
 
-std::vector<std::vector<Variable>> models() {
-  std::vector<std::vector<Variable>> models = {
+std::vector<std::vector<ParameterInfo>> models() {
+  std::vector<std::vector<ParameterInfo>> models = {
       {}, vectors({1}), vectors({0, 3, 0}), vectors({151}), vectors({7, 1, 300, 2}), small_net()};
   std::mt19937_64 generator(1);
   for (int i = 0; i < 50; ++i) {
@@ -49,8 +49,8 @@ std::vector<std::vector<Variable>> models() {
 
 Names names_on(const Placement& placement, int server) {
   Names names;
-  for (const Slice& slice : placement.slices(server)) {
-    names.push_back(placement.variables()[slice.variable].name);
+  for (const Slice& slice : placement.layout(server).slices()) {
+    names.push_back(placement.variables()[slice.parameter].name);
   }
   return names;
 }
@@ -70,11 +70,11 @@ void for_each_placement(const Check& check) {
 TEST(Placement, HoldsEveryElementExactlyOnce) {
   for_each_placement([](const Placement& placement) {
     std::vector<std::vector<int>> held;
-    for (const Variable& variable : placement.variables()) held.emplace_back(variable.count());
+    for (const ParameterInfo& variable : placement.variables()) held.emplace_back(variable.count());
     for (int server = 0; server < placement.servers(); ++server) {
-      for (const Slice& slice : placement.slices(server)) {
-        ASSERT_LE(slice.begin + slice.count, held[slice.variable].size());
-        for (size_t i = 0; i < slice.count; ++i) ++held[slice.variable][slice.begin + i];
+      for (const Slice& slice : placement.layout(server).slices()) {
+        ASSERT_LE(slice.begin + slice.count, held[slice.parameter].size());
+        for (size_t i = 0; i < slice.count; ++i) ++held[slice.parameter][slice.begin + i];
       }
     }
     for (const auto& variable : held) {
@@ -83,26 +83,31 @@ TEST(Placement, HoldsEveryElementExactlyOnce) {
   });
 }
 
-TEST(Placement, SlicesAreAlignedInOrderAndDoNotOverlap) {
+TEST(Placement, SlicesAreInTheOrderOfTheVariables) {
   for_each_placement([](const Placement& placement) {
     for (int server = 0; server < placement.servers(); ++server) {
-      size_t end = 0;
       size_t bytes = 0;
       size_t next_variable = 0;
-      for (const Slice& slice : placement.slices(server)) {
-        EXPECT_EQ(slice.offset % 16, 0);
-        EXPECT_GE(slice.offset, end);
+      for (const Slice& slice : placement.layout(server).slices()) {
         EXPECT_GT(slice.count, 0);
-        EXPECT_GE(slice.variable, next_variable);
-        next_variable = slice.variable + 1;
-        end = slice.offset + slice.count;
+        EXPECT_GE(slice.parameter, next_variable);
+        next_variable = slice.parameter + 1;
         bytes += slice.count * sizeof(float);
       }
-      EXPECT_GE(placement.extent(server), end);
-      EXPECT_LT(placement.extent(server), end + 16);
       EXPECT_EQ(placement.bytes(server), bytes);
     }
   });
+}
+
+TEST(Placement, VariablesOfOtherTypesCountByTheirBytes) {
+  const std::vector<ParameterInfo> mixed = {
+      {"a", {3000}, DType::kFloat64}, {"b", {6000}, DType::kFloat32}, {"c", {12'001}, DType::kBFloat16}};
+  const Placement sliced(mixed, 2, PlacementKind::kSliced);
+  EXPECT_NEAR(static_cast<double>(sliced.bytes(0)), static_cast<double>(sliced.bytes(1)), 130);
+  EXPECT_EQ(sliced.bytes(0) + sliced.bytes(1), 72'002U);
+  const Placement balanced(mixed, 3, PlacementKind::kBalanced);
+  for (int server = 0; server < 3; ++server)
+    EXPECT_NEAR(static_cast<double>(balanced.bytes(server)), 24'000, 2);
 }
 
 TEST(Placement, SlicedServersCarryEqualBytes) {
@@ -122,11 +127,11 @@ TEST(Placement, SlicedServersCarryEqualBytes) {
 TEST(Placement, LargeVariablesAreCutAtMultiplesOfSixteen) {
   const Placement large(vectors({5, 100'001}), 7, PlacementKind::kSliced);
   for (int server = 0; server < 7; ++server) {
-    for (const Slice& slice : large.slices(server)) EXPECT_EQ(slice.begin % 16, 0);
+    for (const Slice& slice : large.layout(server).slices()) EXPECT_EQ(slice.begin % 16, 0);
   }
   const Placement small(vectors({21}), 2, PlacementKind::kSliced);
-  EXPECT_THAT(small.slices(0), ElementsAre(Slice{.variable = 0, .begin = 0, .count = 10, .offset = 0}));
-  EXPECT_THAT(small.slices(1), ElementsAre(Slice{.variable = 0, .begin = 10, .count = 11, .offset = 0}));
+  EXPECT_THAT(small.layout(0).slices(), ElementsAre(Slice{.parameter = 0, .begin = 0, .count = 10}));
+  EXPECT_THAT(small.layout(1).slices(), ElementsAre(Slice{.parameter = 0, .begin = 10, .count = 11}));
 }
 
 TEST(Placement, RoundRobinGoesByTheIndex) {
@@ -145,7 +150,7 @@ TEST(Placement, TheSameVariablesGiveTheSamePlacement) {
   for_each_placement([](const Placement& placement) {
     const Placement again(placement.variables(), placement.servers(), placement.kind());
     for (int server = 0; server < placement.servers(); ++server) {
-      EXPECT_EQ(again.slices(server), placement.slices(server));
+      EXPECT_EQ(again.layout(server).slices(), placement.layout(server).slices());
     }
   });
 }
@@ -170,13 +175,6 @@ TEST(Placement, KindsAreReadAsTheyAreWritten) {
 TEST(Placement, RefusesNoServersAndNegativeSizes) {
   EXPECT_THROW(Placement({}, 0, PlacementKind::kSliced), InvalidArgument);
   EXPECT_THROW(Placement({{"w", {3, -1}}}, 1, PlacementKind::kSliced), InvalidArgument);
-}
-
-TEST(Variable, CountsItsElements) {
-  EXPECT_EQ((Variable{"scalar", {}}.count()), 1);
-  EXPECT_EQ((Variable{"none", {3, 0}}.count()), 0);
-  EXPECT_EQ((Variable{"fc1.weight", {128, 512}}.count()), 128 * 512);
-  EXPECT_EQ((Variable{"fc1.weight", {128, 512}}.to_string()), "fc1.weight [128, 512]");
 }
 
 }  // namespace

@@ -27,6 +27,10 @@ std::string command_channel_name(const std::string& job_id, const std::string& m
   return fmt::format("ps/{}/{}/commands", job_id, model_id);
 }
 
+std::string sum_channel_name(const std::string& job_id, const std::string& model_id) {
+  return fmt::format("ps/{}/{}/sums", job_id, model_id);
+}
+
 std::string socket_channel_name(const std::string& job_id, const std::string& model_id, const Hello& hello,
                                 uint32_t socket) {
   return fmt::format("ps-socket/{}/{}/{}/{}/{}/{}", job_id, model_id, hello.worker, hello.incarnation,

@@ -55,6 +55,7 @@ std::string model_subject(const std::string& model_id);
 
 std::string worker_channel_name(const std::string& job_id, const std::string& model_id);
 std::string command_channel_name(const std::string& job_id, const std::string& model_id);
+std::string sum_channel_name(const std::string& job_id, const std::string& model_id);
 std::string socket_channel_name(const std::string& job_id, const std::string& model_id, const Hello& hello,
                                 uint32_t socket);
 

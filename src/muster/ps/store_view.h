@@ -12,44 +12,32 @@
 // until the version is there, and throws what the reader's check throws. The memory outlives it.
 //
 //   // Gives the version that it read: 7, or a later one.
-//   view.read(7, reader, [&](const StoreView::Range& range, const float* data) { ... });
+//   view.read(7, reader, [&](const StoreView::Range& range, const std::byte* data) { ... });
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
-#include <span>
-#include <vector>
 
-#include "muster/ps/placement.h"
+#include "muster/optim/flat_layout.h"
 #include "muster/ps/session_slot.h"
 
 namespace muster::detail {
 
 class StoreView {
  public:
-  /// A part of a slice.
-  struct Range {
-    size_t slice = 0;  ///< which of the server's
-    size_t begin = 0;  ///< in the slice
-    size_t count = 0;
-    size_t offset = 0;  ///< in the server's memory
-  };
+  using Range = FlatLayout::Range;
 
-  /// What one thread updates, and a reader waits for, at a time: one range, or several that are small, so that
-  /// a thousand small variables do not cost a thousand signals.
-  using Chunk = std::span<const Range>;
-
-  /// Over memory of `bytes(placement, server)`, zeroed at first; the placement outlives this.
-  StoreView(const Placement& placement, int server, std::byte* memory);
+  /// Over memory of `bytes(layout)`, zeroed at first; the layout outlives this. A chunk of the layout is what
+  /// one thread updates, and a reader waits for, at a time.
+  StoreView(const FlatLayout& layout, std::byte* memory);
   StoreView(const StoreView&) = delete;
   StoreView& operator=(const StoreView&) = delete;
-  static size_t bytes(const Placement& placement, int server);
+  static size_t bytes(const FlatLayout& layout);
 
-  const std::vector<Range>& ranges() const { return ranges_; }
-  const std::vector<Chunk>& chunks() const { return chunks_; }
-  float* parameters() const { return parameters_; }
+  const FlatLayout& layout() const { return layout_; }
+  std::byte* parameters() const { return parameters_; }
 
   /// The version that is there, or is being made or is next; that is there or being made; and that of a
   /// chunk.
@@ -84,13 +72,14 @@ class StoreView {
         reader.check);
     const Hold hold(*this, reader);
     const int64_t version_read = hold.version;
-    for (size_t i = 0; i < chunks_.size(); ++i) {
+    for (size_t i = 0; i < layout_.chunks().size(); ++i) {
       const auto is_there = [&] { return versions_[i].load() >= version_read; };
       if (!is_there()) {
         if (reader.before_waiting) reader.before_waiting();
         wait_until(reader.slot.doorbell, following(reader.spin_policy), is_there, reader.check);
       }
-      for (const Range& range : chunks_[i]) copy(range, parameters_ + range.offset);
+      for (const Range& range : layout_.ranges_of(layout_.chunks()[i]))
+        copy(range, parameters_ + layout_.offset(range));
       reader.slot.chunks_read.fetch_add(1, std::memory_order_relaxed);
     }
     reader.slot.reading.exchange(version_read + 1);  // nothing that was copied is read behind it
@@ -123,12 +112,11 @@ class StoreView {
     int64_t version = 0;
   };
 
-  const std::vector<Range> ranges_;
-  const std::vector<Chunk> chunks_;
+  const FlatLayout& layout_;
   std::atomic<int64_t>* begun_ = nullptr;
   std::atomic<int64_t>* announced_ = nullptr;
   std::atomic<int64_t>* versions_ = nullptr;
-  float* parameters_ = nullptr;
+  std::byte* parameters_ = nullptr;
 };
 
 }  // namespace muster::detail

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -23,6 +22,7 @@
 #include "muster/runtime/worker.h"
 #include "muster/session.h"
 #include "muster/sync_replicas.h"
+#include "muster/testing/fuzz.h"
 #include "muster/testing/message_of.h"
 
 namespace muster::detail {
@@ -131,10 +131,8 @@ TEST(HostileClients, HarmNobody) {
   session.run({}, {}, {all.graph.initializer()});
   set_log_sink([](std::string_view) {});  // of all that is refused
   Random random(5);
-  const char* seconds = std::getenv("FUZZ_SECONDS");  // for longer runs by hand
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 0);
-  for (int i = 0; i < 40 || std::chrono::steady_clock::now() < end; ++i) {
+  const auto until = testing::fuzz_deadline();
+  for (int i = 0; i < 40 || !until.expired(); ++i) {
     talk(cluster, all, random);
     send_frames(cluster, random);
     EXPECT_EQ(session.run({all.loss}, {{all.x, torch::ones({2, 4})}}).front().item<float>(), 24);

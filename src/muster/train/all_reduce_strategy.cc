@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "muster/base/convert.h"
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -28,6 +27,7 @@ AllReduceStrategy::AllReduceStrategy(Options options)
       communicator_(options_.communicator),
       host_(communicator_.host()),
       spin_policy_(SpinPolicy::of(host_.size(), host_.cores())),
+      layout_(options_.parameters),
       staging_(options_.parameters.size()),
       updates_(options_.parameters.size()),
       norms_(options_.parameters.size()) {
@@ -45,12 +45,11 @@ void AllReduceStrategy::find_hosts() {
   if (hosts_ > 1) {
     between_ = communicator_.split(host_.is_first() ? 0 : -1);
     if (bucket == 0) {
-      const size_t most = ParameterLayout(options_.parameters, 1).state_bytes();
-      if (between_) bucket = static_cast<int64_t>(measure_bucket(*between_, most));
+      if (between_) bucket = static_cast<int64_t>(measure_bucket(*between_, layout_.state_bytes()));
       communicator_.broadcast(&bucket, 1, DType::kInt64, 0);
     }
   }
-  layout_.emplace(options_.parameters, static_cast<size_t>(bucket));
+  buckets_.emplace(layout_, static_cast<size_t>(bucket));
 }
 
 std::byte* AllReduceStrategy::share(size_t bytes) {
@@ -59,23 +58,22 @@ std::byte* AllReduceStrategy::share(size_t bytes) {
 }
 
 void AllReduceStrategy::allocate() {
-  buffers_.parameters = share(layout_->bytes());
+  buffers_.parameters = share(layout_.bytes());
   for (size_t state = 0; state < options_.rule->states(); ++state) {
-    buffers_.states[state] = share(layout_->state_bytes());
+    buffers_.states[state] = share(layout_.state_bytes());
   }
-  const auto& parameters = layout_->parameters();
-  if (std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.has_master(); }))
-    buffers_.master = share(layout_->state_bytes());
-  shared_.emplace(host_, SharedStep::Shape{.parameters = layout_->size(),
-                                           .chunks = layout_->chunks().size(),
-                                           .buckets = layout_->buckets().size()});
+  if (layout_.has_masters()) buffers_.master = share(layout_.state_bytes());
+  shared_.emplace(host_, SharedStep::Shape{.parameters = layout_.size(),
+                                           .ranges = layout_.ranges().size(),
+                                           .buckets = buckets_->size()});
   if (hosts_ > 1 || options_.clip_norm > 0 || options_.check_finite || options_.rule->measures())
-    buffers_.sums = share(layout_->state_bytes());
-  update_.emplace(*layout_, *options_.rule, buffers_);
+    buffers_.sums = share(layout_.state_bytes());
+  update_.emplace(layout_, *options_.rule, buffers_);
   if (between_) {
     reducer_ = std::make_unique<ReducerThread>(ReducerThread::Options{.workers = communicator_,
                                                                       .between = std::move(between_),
-                                                                      .layout = *layout_,
+                                                                      .layout = layout_,
+                                                                      .buckets = *buckets_,
                                                                       .shared = *shared_,
                                                                       .sums = buffers_.sums,
                                                                       .timeout = kLonger * options_.timeout});
@@ -92,22 +90,15 @@ std::string AllReduceStrategy::explain() const {
   if (hosts_ > hosts) text += "; not all of a host share memory";
   if (hosts_ > 1)
     text += fmt::format(
-        "; {} buckets of about {} between {}{}", layout_->buckets().size(),
-        format_bytes(layout_->buckets().empty()
-                         ? 0
-                         : layout_->buckets().front().count * size_of(layout_->buckets().front().dtype)),
+        "; {} buckets of about {} between {}{}", buckets_->size(),
+        format_bytes(buckets_->size() == 0 ? 0 : (*buckets_)[0].count * size_of((*buckets_)[0].dtype)),
         hosts_ > hosts ? "those that do not" : "hosts", options_.bucket_bytes == 0 ? ", as measured" : "");
   return text;
 }
 
 void AllReduceStrategy::adopt_parameters() {
-  if (host_.is_first() && buffers_.master != nullptr) {
-    for (size_t i = 0; i < layout_->size(); ++i) {
-      const ParameterInfo& info = (*layout_)[i];
-      if (!info.has_master()) continue;
-      convert(info.dtype, buffers_.parameters + layout_->offset(i), info.state_dtype(),
-              buffers_.master + layout_->state_offset(i), info.count());
-    }
+  if (host_.is_first()) {
+    for (const Range& range : layout_.ranges()) update_->adopt_parameters(range);
   }
   communicator_.barrier();
 }
@@ -125,7 +116,7 @@ void AllReduceStrategy::begin(const StepStart& start) {
 
 void AllReduceStrategy::deliver(size_t parameter, const void* gradient, bool held) {
   if (gradient == nullptr) return;
-  const ParameterInfo& info = (*layout_)[parameter];
+  const ParameterInfo& info = layout_[parameter];
   const size_t bytes = info.count() * size_of(info.dtype);
   uint64_t offset = host_.offset_of(gradient, bytes);
   if (offset == 0) {
@@ -137,7 +128,7 @@ void AllReduceStrategy::deliver(size_t parameter, const void* gradient, bool hel
   shared_->deliver(round_, parameter, offset, held);
   // On one host whoever has ended its own backward pass does this; for other hosts the sums must leave early.
   if (hosts_ > 1) {
-    while (claim_chunk(kReduce, [this](size_t chunk) { reduce(chunk); })) {
+    while (claim_chunk(kReduce, [this](const Range& range) { reduce(range); })) {
     }
   }
 }
@@ -152,10 +143,10 @@ std::vector<WeightedSource> AllReduceStrategy::sources_of(size_t parameter) cons
   return sources;
 }
 
-// Whether all workers of the host have said what they bring for the chunk's parameter, and whether it may
+// Whether all workers of the host have said what they bring for the chunk's parameters, and whether they may
 // change now.
 bool AllReduceStrategy::ready(size_t chunk) {
-  const size_t parameter = layout_->chunks()[chunk].parameter;
+  const size_t parameter = layout_.ranges_of(layout_.chunks()[chunk]).back().slice;
   while (settled_ <= parameter) {
     bool held = false;
     bool ended = true;
@@ -170,38 +161,32 @@ bool AllReduceStrategy::ready(size_t chunk) {
   return true;
 }
 
-void AllReduceStrategy::reduce(size_t chunk) {
-  const auto& piece = layout_->chunks()[chunk];
-  update_->reduce(piece, sources_of(piece.parameter));
-  if (!update_->is_finite(piece)) find_not_finite(chunk);
-  if (hosts_ == 1) {
-    shared_->norms(chunk).gradient = update_->square(piece);
-  } else {
-    const auto done = shared_->bucket_done(piece.bucket).fetch_add(1) + 1;
-    if (done % layout_->buckets()[piece.bucket].chunks == 0) wake(shared_->reducer_doorbell());
-  }
+void AllReduceStrategy::reduce(const Range& range) {
+  update_->reduce(range, sources_of(range.slice));
+  if (!update_->is_finite(range)) find_not_finite(range);
+  if (hosts_ == 1) norms_of(range).gradient = update_->square(range);
 }
 
-void AllReduceStrategy::reduce_and_apply(size_t chunk) {
-  const auto& piece = layout_->chunks()[chunk];
-  const auto sources = sources_of(piece.parameter);
+void AllReduceStrategy::reduce_and_apply(const Range& range) {
+  const auto sources = sources_of(range.slice);
   if (sources.empty()) return;
-  if (!update_->reduce_and_apply(piece, sources, now_of(piece.parameter))) find_not_finite(chunk);
+  if (!update_->reduce_and_apply(range, sources, now_of(range.slice))) find_not_finite(range);
 }
 
 // Whose it is: the gradients of this host's workers are still there. The first that is found is enough.
-void AllReduceStrategy::find_not_finite(size_t chunk) {
+void AllReduceStrategy::find_not_finite(const Range& range) {
   if (shared_->not_finite(round_)) return;
-  const auto& piece = layout_->chunks()[chunk];
-  const DType dtype = (*layout_)[piece.parameter].dtype;
   int rank = -1;
   for (int i = 0; i < host_.size() && rank < 0; ++i) {
-    const auto delivery = shared_->delivery(i, round_, piece.parameter);
+    const auto delivery = shared_->delivery(i, round_, range.slice);
     if (!delivery.exists || shared_->contribution(i, round_).weight == 0) continue;
-    const auto* begin = static_cast<const std::byte*>(delivery.data) + piece.begin * size_of(dtype);
-    if (!all_finite(dtype, begin, piece.count)) rank = host_.ranks()[static_cast<size_t>(i)];
+    if (!update_->is_finite(range, delivery.data)) rank = host_.ranks()[static_cast<size_t>(i)];
   }
-  shared_->note_not_finite(round_, {.parameter = piece.parameter, .rank = rank});
+  shared_->note_not_finite(round_, {.parameter = range.slice, .rank = rank});
+}
+
+SharedStep::RangeNorms& AllReduceStrategy::norms_of(const Range& range) {
+  return shared_->norms(static_cast<size_t>(&range - layout_.ranges().data()));
 }
 
 std::string AllReduceStrategy::describe_not_finite(const SharedStep::Control& control) const {
@@ -211,13 +196,13 @@ std::string AllReduceStrategy::describe_not_finite(const SharedStep::Control& co
   if (control.not_finite > 1 && !found)
     return "a gradient of several other workers";  // whose hosts name them
   if (!found) return "";
-  const std::string& name = (*layout_)[found->parameter].name;
+  const std::string& name = layout_[found->parameter].name;
   if (found->rank < 0) return fmt::format("the average gradient of {}", name);
   return fmt::format("the gradient of {} from {}", name, options_.describe(found->rank));
 }
 
 UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
-  const ParameterInfo& info = (*layout_)[parameter];
+  const ParameterInfo& info = layout_[parameter];
   return {.step = updates_[parameter] + 1,
           .lr = lr_ * info.group.lr_factor,
           .gradient_scale = scale_,
@@ -227,13 +212,20 @@ UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
 
 bool AllReduceStrategy::all_claimed(Pass pass) {
   return shared_->counter(pass).claimed.load(std::memory_order_acquire) >=
-         uses_[pass] * layout_->chunks().size();
+         uses_[pass] * layout_.chunks().size();
+}
+
+// The reducer thread waits for whole buckets.
+void AllReduceStrategy::note_reduced(size_t chunk) {
+  const size_t bucket = buckets_->of(chunk);
+  const auto done = shared_->bucket_done(bucket).fetch_add(1) + 1;
+  if (done % (*buckets_)[bucket].chunks == 0) wake(shared_->reducer_doorbell());
 }
 
 // Takes the next chunk if it is ready. False when it is not, or there is none.
 template <typename Work>
 bool AllReduceStrategy::claim_chunk(Pass pass, const Work& work) {
-  const size_t chunks = layout_->chunks().size();
+  const size_t chunks = layout_.chunks().size();
   const uint64_t first = (uses_[pass] - 1) * chunks;
   auto& counter = shared_->counter(pass);
   uint64_t next = counter.claimed.load(std::memory_order_acquire);
@@ -245,7 +237,8 @@ bool AllReduceStrategy::claim_chunk(Pass pass, const Work& work) {
     shared_->set_busy(true);  // before it has the chunk: whoever stops with one is known
   } while (!counter.claimed.compare_exchange_weak(next, next + 1));
   const auto start = Clock::now();
-  work(next - first);
+  for (const Range& range : layout_.ranges_of(layout_.chunks()[next - first])) work(range);
+  if (pass == kReduce && hosts_ > 1) note_reduced(next - first);
   if (counter.done.fetch_add(1) + 1 == first + chunks) shared_->wake_all();
   shared_->set_busy(false);
   worked_ += Clock::now() - start;
@@ -259,14 +252,14 @@ void AllReduceStrategy::run_pass(Pass pass, const Work& work) {
     if (claim_chunk(pass, work)) continue;
     wait([&] {
       if (all_claimed(pass)) return true;
-      const uint64_t first = (uses_[pass] - 1) * layout_->chunks().size();
+      const uint64_t first = (uses_[pass] - 1) * layout_.chunks().size();
       const uint64_t next = shared_->counter(pass).claimed.load(std::memory_order_acquire);
-      return pass != kReduce || ready(std::min(next - first, layout_->chunks().size() - 1));
+      return pass != kReduce || ready(std::min(next - first, layout_.chunks().size() - 1));
     });
   }
   wait([&] {
     return shared_->counter(pass).done.load(std::memory_order_acquire) >=
-           uses_[pass] * layout_->chunks().size();
+           uses_[pass] * layout_.chunks().size();
   });
 }
 
@@ -274,10 +267,10 @@ StepResult AllReduceStrategy::finish(double loss) {
   shared_->complete(round_, loss);
   StepResult result;
   const bool fused = buffers_.sums == nullptr;
-  const auto reduce_chunk = [this](size_t chunk) { reduce(chunk); };
+  const auto reduce_range = [this](const Range& range) { reduce(range); };
   SharedStep::Control control;
   if (hosts_ > 1) {
-    run_pass(kReduce, reduce_chunk);
+    run_pass(kReduce, reduce_range);
     wait([this] { return shared_->round_reduced().load(std::memory_order_acquire) >= round_; });
     control = shared_->control();
   } else {
@@ -295,9 +288,9 @@ StepResult AllReduceStrategy::finish(double loss) {
   result.applied = true;
   if (hosts_ == 1) {
     if (fused) {
-      run_pass(kReduce, [this](size_t chunk) { reduce_and_apply(chunk); });
+      run_pass(kReduce, [this](const Range& range) { reduce_and_apply(range); });
     } else {
-      run_pass(kReduce, reduce_chunk);
+      run_pass(kReduce, reduce_range);
     }
     wait([this] {
       for (int i = 0; i < host_.size(); ++i) {
@@ -317,29 +310,21 @@ StepResult AllReduceStrategy::finish(double loss) {
   if (!fused && !result.not_finite.empty()) result.applied = false;
   if (!fused && result.applied) {
     if (options_.rule->measures()) {
-      run_pass(kMeasure, [this](size_t chunk) {
-        const auto& piece = layout_->chunks()[chunk];
-        if (!touched(piece.parameter)) return;
-        const Norms norms = update_->measure(piece, now_of(piece.parameter));
-        shared_->norms(chunk).parameter = norms.parameter;
-        shared_->norms(chunk).update = norms.update;
+      run_pass(kMeasure, [this](const Range& range) {
+        norms_of(range).whole = touched(range.slice) ? update_->measure(range, now_of(range.slice)) : Norms{};
       });
       std::fill(norms_.begin(), norms_.end(), Norms{});
-      for (size_t chunk = 0; chunk < layout_->chunks().size(); ++chunk) {
-        const auto& norms = shared_->norms(chunk);
-        norms_[layout_->chunks()[chunk].parameter] += {norms.parameter, norms.update};
-      }
+      for (const Range& range : layout_.ranges()) norms_[range.slice] += norms_of(range).whole;
     }
-    run_pass(kApply, [this](size_t chunk) {
-      const auto& piece = layout_->chunks()[chunk];
-      if (!touched(piece.parameter)) return;
-      update_->apply(piece, now_of(piece.parameter), norms_[piece.parameter]);
-      if (hosts_ > 1 && !update_->is_finite(piece)) find_not_finite(chunk);  // the sum of all hosts
+    run_pass(kApply, [this](const Range& range) {
+      if (!touched(range.slice)) return;
+      update_->apply(range, now_of(range.slice), norms_[range.slice]);
+      if (hosts_ > 1 && !update_->is_finite(range)) find_not_finite(range);  // the sum of all hosts
     });
     if (result.not_finite.empty()) result.not_finite = describe_not_finite(control);
   }
   if (result.applied) {
-    for (size_t i = 0; i < layout_->size(); ++i) updates_[i] += touched(i) ? 1 : 0;
+    for (size_t i = 0; i < layout_.size(); ++i) updates_[i] += touched(i) ? 1 : 0;
   }
   ++step_;
   result.wait = waited_;
@@ -382,13 +367,12 @@ void AllReduceStrategy::agree_on_change(const SharedStep::Control& control) cons
 }
 
 void AllReduceStrategy::find_norm(StepResult& result) {
-  const auto& chunks = layout_->chunks();
   if (hosts_ > 1 && (options_.clip_norm > 0 || options_.check_finite)) {
-    run_pass(kNorm, [&](size_t chunk) { shared_->norms(chunk).gradient = update_->square(chunks[chunk]); });
+    run_pass(kNorm, [&](const Range& range) { norms_of(range).gradient = update_->square(range); });
   }
   if (options_.clip_norm == 0 && !options_.check_finite) return;
   double sum = 0;
-  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) sum += shared_->norms(chunk).gradient;
+  for (const Range& range : layout_.ranges()) sum += norms_of(range).gradient;
   result.gradient_norm = std::sqrt(sum) * std::abs(scale_);
   if (options_.check_finite && !std::isfinite(result.gradient_norm)) {
     result.applied = false;
@@ -456,8 +440,8 @@ std::string AllReduceStrategy::who_is_missing(std::vector<int>* ranks) const {
     const int rank = host_.ranks()[static_cast<size_t>(i)];
     ranks->push_back(rank);
     std::vector<std::string> names;
-    for (size_t p = 0; p < layout_->size(); ++p) {
-      if (!shared_->settled(i, round_, p)) names.push_back((*layout_)[p].name);
+    for (size_t p = 0; p < layout_.size(); ++p) {
+      if (!shared_->settled(i, round_, p)) names.push_back(layout_[p].name);
     }
     const size_t more = names.size() - std::min(names.size(), kNamed);
     names.resize(names.size() - more);

@@ -24,8 +24,9 @@
 #include "muster/base/wait_registry.h"
 #include "muster/communicator.h"
 #include "muster/deadline.h"
+#include "muster/optim/range_update.h"
 #include "muster/optim/update_rule.h"
-#include "muster/train/chunk_update.h"
+#include "muster/train/buckets.h"
 #include "muster/train/reducer_thread.h"
 #include "muster/train/shared_step.h"
 #include "muster/train/strategy.h"
@@ -58,7 +59,7 @@ class AllReduceStrategy : public Strategy {
 
   /// Whether gradients travel by the communicator's collectives: where not all workers share memory.
   bool uses_collectives() const { return hosts_ > 1; }
-  const ParameterLayout& layout() const override { return *layout_; }
+  const FlatLayout& layout() const override { return layout_; }
   std::shared_ptr<std::byte> parameters() override {
     return std::static_pointer_cast<std::byte>(memory_.front());
   }
@@ -80,12 +81,15 @@ class AllReduceStrategy : public Strategy {
   void allocate();
   std::byte* share(size_t bytes);
 
-  // One chunk.
+  using Range = FlatLayout::Range;
+
   bool ready(size_t chunk);
-  void reduce(size_t chunk);
-  void find_not_finite(size_t chunk);
+  void note_reduced(size_t chunk);
+  void reduce(const Range& range);
+  void find_not_finite(const Range& range);
   std::string describe_not_finite(const SharedStep::Control& control) const;
-  void reduce_and_apply(size_t chunk);
+  void reduce_and_apply(const Range& range);
+  SharedStep::RangeNorms& norms_of(const Range& range);
   std::vector<WeightedSource> sources_of(size_t parameter) const;
   UpdateNow now_of(size_t parameter) const;
 
@@ -114,10 +118,11 @@ class AllReduceStrategy : public Strategy {
   const SpinPolicy spin_policy_;
   int hosts_ = 1;
   std::unique_ptr<Communicator> between_;  // until the reducer thread takes it
-  std::optional<ParameterLayout> layout_;
+  const FlatLayout layout_;
+  std::optional<Buckets> buckets_;
   std::vector<std::shared_ptr<void>> memory_;
   ModelBuffers buffers_;
-  std::optional<ChunkUpdate> update_;
+  std::optional<RangeUpdate> update_;
   std::optional<SharedStep> shared_;
   std::unique_ptr<ReducerThread> reducer_;      // on the first worker of a host, when there are several
   std::vector<std::shared_ptr<void>> staging_;  // buffers for gradients in memory that the others can't reach

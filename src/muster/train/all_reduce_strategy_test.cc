@@ -23,7 +23,7 @@ using Floats = std::vector<float>;
 
 // One larger than a chunk, several small ones.
 std::vector<ParameterInfo> some_parameters() {
-  return {{"c", DType::kFloat32, {70'001}}, {"b", DType::kFloat32, {3, 5}}, {"a", DType::kFloat32, {17}}};
+  return {{"c", {70'001}}, {"b", {3, 5}}, {"a", {17}}};
 }
 
 float gradient_at(int rank, int step, size_t parameter, size_t i) {
@@ -56,7 +56,7 @@ class Worker {
     strategy_.adopt_parameters();
   }
 
-  const ParameterLayout& layout() const { return strategy_.layout(); }
+  const FlatLayout& layout() const { return strategy_.layout(); }
   float* parameter(size_t p) {
     return reinterpret_cast<float*>(strategy_.parameters().get() + layout().offset(p));
   }
@@ -279,7 +279,7 @@ TEST_P(AllReduceStrategyOn, AnInfiniteGradientLeavesTheParametersAloneOnAllWorke
 TEST_P(AllReduceStrategyOn, OtherTypesAreTrainedInTheirPrecision) {
   run([&](Communicator& comm) {
     auto options = options_of(comm, sgd({.lr = 0.5, .momentum = 0.5}));
-    options.parameters = {{"double", DType::kFloat64, {40'000}}, {"brain", DType::kBFloat16, {1000}}};
+    options.parameters = {{"double", {40'000}, DType::kFloat64}, {"brain", {1000}, DType::kBFloat16}};
     AllReduceStrategy strategy(std::move(options));
     const auto& layout = strategy.layout();
     auto* doubles = reinterpret_cast<double*>(strategy.parameters().get());

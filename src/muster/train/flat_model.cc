@@ -112,7 +112,7 @@ FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
     if (!tensor.device().is_cpu())
       raise<InvalidArgument>("the parameter {} is on {}: Muster trains on the CPU", name,
                              tensor.device().str());
-    ParameterInfo info = {.name = name, .dtype = trained_dtype(name, tensor), .shape = tensor.sizes().vec()};
+    ParameterInfo info = {.name = name, .shape = tensor.sizes().vec(), .dtype = trained_dtype(name, tensor)};
     parameters_.push_back({.info = std::move(info), .tensor = tensor});
   }
   for (const auto& tensor : tensors()) {
@@ -309,7 +309,7 @@ void FlatModel::reorder(const std::vector<size_t>& order) {
   attach_hooks();
 }
 
-void FlatModel::move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill) {
+void FlatModel::move_to(const FlatLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill) {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = parameters_[i].tensor;

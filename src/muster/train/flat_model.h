@@ -21,7 +21,7 @@
 
 #include <torch/nn/module.h>
 
-#include "muster/train/parameter_layout.h"
+#include "muster/optim/flat_layout.h"
 
 namespace muster::detail {
 
@@ -85,7 +85,7 @@ class FlatModel {
   void reorder(const std::vector<size_t>& order);
 
   /// Makes the parameters views of `memory`. Copies their values there first where `fill`.
-  void move_to(const ParameterLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill);
+  void move_to(const FlatLayout& layout, const std::shared_ptr<std::byte>& memory, bool fill);
 
   /// Remembers that the values of the parameters are as they should be; and, where Muster has just put them
   /// there, in which memory.

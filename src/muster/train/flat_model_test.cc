@@ -18,7 +18,7 @@ std::vector<std::string> names_of(const FlatModel& model) {
   return names;
 }
 
-std::shared_ptr<std::byte> memory_of(const ParameterLayout& layout) {
+std::shared_ptr<std::byte> memory_of(const FlatLayout& layout) {
   return {static_cast<std::byte*>(std::aligned_alloc(64, layout.bytes())), std::free};
 }
 
@@ -83,7 +83,7 @@ TEST(FlatModel, ItsParametersAreViewsOfTheMemoryUntilTheyMoveBack) {
   fill(*net);
   const auto before = values_of(*net);
   FlatModel model(*net);
-  const ParameterLayout layout(model.infos(), 1024);
+  const FlatLayout layout(model.infos());
   const auto memory = memory_of(layout);
   model.move_to(layout, memory, /*fill=*/true);
   expect_near(values_of(*net), before, 0);
@@ -103,7 +103,7 @@ TEST(FlatModel, KeepsTheMemoryWhileAParameterIsThere) {
   std::weak_ptr<std::byte> watched;
   {
     FlatModel model(*net);
-    const ParameterLayout layout(model.infos(), 1024);
+    const FlatLayout layout(model.infos());
     const auto memory = memory_of(layout);
     watched = memory;
     model.move_to(layout, memory, /*fill=*/true);

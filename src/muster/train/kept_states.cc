@@ -6,7 +6,7 @@
 namespace muster::detail {
 
 void KeptStates::take(Strategy& from, size_t states) {
-  const ParameterLayout& layout = from.layout();
+  const FlatLayout& layout = from.layout();
   for (size_t i = 0; i < layout.size(); ++i) {
     State state = {.updates = from.updates(i)};
     for (size_t k = 0; k < states && from.initialises(); ++k) {
@@ -18,7 +18,7 @@ void KeptStates::take(Strategy& from, size_t states) {
 }
 
 void KeptStates::give(Strategy& to) {
-  const ParameterLayout& layout = to.layout();
+  const FlatLayout& layout = to.layout();
   for (size_t i = 0; i < layout.size(); ++i) {
     const auto found = states_.extract(layout[i].to_string());
     if (found.empty()) continue;

@@ -65,7 +65,7 @@ void ReducerThread::run() {
 }
 
 void ReducerThread::reduce(uint64_t round) {
-  const auto& buckets = options_.layout.buckets();
+  const Buckets& buckets = options_.buckets;
   ++reduced_;
   for (size_t i = 0; i < buckets.size(); ++i) {
     const auto& bucket = buckets[i];

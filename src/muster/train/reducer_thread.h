@@ -19,7 +19,7 @@
 
 #include "muster/base/mutex.h"
 #include "muster/communicator.h"
-#include "muster/train/parameter_layout.h"
+#include "muster/train/buckets.h"
 #include "muster/train/shared_step.h"
 
 namespace muster::detail {
@@ -29,7 +29,8 @@ class ReducerThread {
   struct Options {
     Communicator& workers;                  ///< is broken when we fail
     std::unique_ptr<Communicator> between;  ///< the first workers of all hosts
-    const ParameterLayout& layout;
+    const FlatLayout& layout;
+    const Buckets& buckets;
     SharedStep& shared;
     std::byte* sums = nullptr;
     std::chrono::milliseconds timeout{0};  ///< for the other hosts, in each operation

@@ -175,7 +175,7 @@ class ServerGroup : public WorkerGroup {
   ModelSpec spec_of(const FlatModel& model, const StrategyOptions& options) const {
     const Config& config = job_.config();
     ModelSpec spec = {.servers = job_.servers(), .clip_norm = options.clip_norm};
-    for (const auto& info : model.infos()) spec.variables.push_back({info.name, info.shape, info.group});
+    spec.variables = model.infos();
     spec.placement = parse_placement(config.placement);
     spec.stop_at_nan = config.on_nan == "stop" && !options.check_finite;
     if (config.wire != "same") spec.wire_dtype = parse_dtype(config.wire);
@@ -199,17 +199,6 @@ class ServerGroup : public WorkerGroup {
       spec.clip_norm = 0;
       for (auto& variable : spec.variables) variable.group = {};
     }
-    if (spec.servers == 1) return spec;
-    if (options.clip_norm > 0 && !local)
-      throw InvalidArgument(
-          "TrainerOptions::clip_norm needs the norm of the whole gradient, which only one "
-          "parameter server has: use --ps 1");
-    if (options.rule->measures() && !local && spec.placement == PlacementKind::kSliced) {
-      if (job_.is_chief())
-        log_info("{} needs whole parameters: they are placed as with --placement balanced",
-                 options.rule->name());
-      spec.placement = PlacementKind::kBalanced;
-    }
     return spec;
   }
 
@@ -226,12 +215,10 @@ class ServerGroup : public WorkerGroup {
 
   void initialise(const FlatModel& model) {
     std::vector<Tensor> dense;
-    std::vector<const float*> values;
+    std::vector<const void*> values;
     for (size_t i = 0; i < model.size(); ++i) {
-      if (model.info(i).dtype != DType::kFloat32)
-        raise<InvalidArgument>("{}: parameter servers hold float32 only", model.info(i).to_string());
       dense.push_back(model.laid_out(i));
-      values.push_back(dense.back().data_ptr<float>());
+      values.push_back(dense.back().data_ptr());
     }
     client_->initialise(values);
   }

@@ -1,15 +1,15 @@
 #include "muster/train/server_strategy.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "muster/base/align.h"
 #include "muster/base/copy.h"
+#include "muster/base/dtype.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/text.h"
@@ -32,6 +32,49 @@ std::string describe(const PolicyOptions& policy) {
   return text;
 }
 
+template <typename T>
+auto number(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return value;
+  } else {
+    return to_float(value);
+  }
+}
+
+void assign(double value, double& to) {
+  to = value;
+}
+void assign(float value, float& to) {
+  to = value;
+}
+void assign(float value, Float16& to) {
+  to = to_float16(value);
+}
+void assign(float value, BFloat16& to) {
+  to = to_bfloat16(value);
+}
+
+template <typename T, typename Wide>
+void subtract_as(const std::byte* anchor, const std::byte* values, std::byte* delta, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    assign(number(reinterpret_cast<const T*>(anchor)[i]) - reinterpret_cast<const Wide*>(values)[i],
+           reinterpret_cast<T*>(delta)[i]);
+}
+
+// delta = anchor - values: these are in the state's type.
+void subtract(DType dtype, const std::byte* anchor, const std::byte* values, std::byte* delta, size_t count) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return subtract_as<double, double>(anchor, values, delta, count);
+    case DType::kFloat16:
+      return subtract_as<Float16, float>(anchor, values, delta, count);
+    case DType::kBFloat16:
+      return subtract_as<BFloat16, float>(anchor, values, delta, count);
+    default:
+      return subtract_as<float, float>(anchor, values, delta, count);
+  }
+}
+
 }  // namespace
 
 template <typename Call>
@@ -48,40 +91,25 @@ Reply ServerStrategy::ask(const Call& call) {
 }
 
 ServerStrategy::ServerStrategy(Options options)
-    : options_(std::move(options)),
-      layout_(options_.parameters, size_t{1} << 20),
-      updates_(layout_.size(), 0),
-      gradients_(layout_.size(), nullptr) {
-  check_options();
+    : options_(std::move(options)), layout_(options_.parameters), gradients_(layout_.size(), nullptr) {
+  check_hogwild();
   is_exclusive_ = options_.client.parameters() != nullptr &&
                   std::ranges::all_of(options_.spec.policy.phases,
                                       [](const Phase& phase) { return phase.mode == Mode::kSync; });
   ask([this] { return options_.client.enter(); });
   if (reads_in_place()) {
-    memory_ = std::reinterpret_pointer_cast<std::byte>(
-        std::const_pointer_cast<float>(options_.client.parameters()));
-    const auto& slices = options_.client.placement().slices(0);
-    for (size_t i = 0; i < slices.size(); ++i)
-      MUSTER_CHECK(slices[i].offset * sizeof(float) == layout_.offset(slices[i].variable));
+    memory_ = std::const_pointer_cast<std::byte>(options_.client.parameters());
     constexpr size_t kPage = 4096;
     trap_.emplace(memory_.get(), round_up(layout_.bytes(), kPage));
   } else {
     memory_ = std::static_pointer_cast<std::byte>(options_.client.allocate(layout_.bytes()));
   }
-  for (size_t i = 0; i < layout_.size(); ++i)
-    variables_.push_back(reinterpret_cast<float*>(memory_.get() + layout_.offset(i)));
+  for (size_t i = 0; i < layout_.size(); ++i) variables_.push_back(memory_.get() + layout_.offset(i));
   if (is_local()) {
-    states_.resize(options_.local->states());
-    for (size_t i = 0; i < states_.size(); ++i) {
-      states_[i].resize(layout_.state_bytes());
-      buffers_.states[i] = states_[i].data();
-    }
-    buffers_.parameters = memory_.get();
-    if (options_.clip_norm > 0 || options_.local->measures()) {
-      sums_.resize(layout_.state_bytes());
-      buffers_.sums = sums_.data();
-    }
-    update_.emplace(layout_, *options_.local, buffers_);
+    local_.emplace(ShardUpdate::Options{.layout = layout_,
+                                        .rule = options_.local,
+                                        .parameters = memory_.get(),
+                                        .clip_norm = options_.clip_norm});
     anchor_ = options_.client.allocate(layout_.bytes());
     delta_ = options_.client.allocate(layout_.bytes());
   }
@@ -103,11 +131,7 @@ ServerStrategy::~ServerStrategy() {
   }
 }
 
-void ServerStrategy::check_options() const {
-  for (const auto& parameter : options_.parameters) {
-    if (parameter.dtype != DType::kFloat32)
-      raise<InvalidArgument>("{}: parameter servers hold float32 only", parameter.to_string());
-  }
+void ServerStrategy::check_hogwild() const {
   if (!options_.hogwild) return;
   if (options_.client.parameters() == nullptr)
     throw InvalidArgument(
@@ -129,13 +153,22 @@ void ServerStrategy::take_samples() {
   ++samples_taken_;
   samples_.assign(layout_.size(), 0);
   for (size_t i = 0; i < layout_.size(); ++i) {
-    if (layout_[i].count() > 0) samples_[i] = std::bit_cast<uint32_t>(variables_[i][sampled(i)]);
+    if (layout_[i].count() > 0) samples_[i] = sample(i);
   }
+}
+
+// The bits of an element, which is another one each time.
+uint64_t ServerStrategy::sample(size_t parameter) const {
+  const size_t bytes = size_of(layout_[parameter].dtype);
+  uint64_t bits = 0;
+  std::memcpy(&bits, static_cast<const std::byte*>(variables_[parameter]) + sampled(parameter) * bytes,
+              bytes);
+  return bits;
 }
 
 std::optional<size_t> ServerStrategy::written() const {
   for (size_t i = 0; i < samples_.size(); ++i) {
-    if (layout_[i].count() > 0 && samples_[i] != std::bit_cast<uint32_t>(variables_[i][sampled(i)])) return i;
+    if (layout_[i].count() > 0 && samples_[i] != sample(i)) return i;
   }
   if (!trap_ || trap_->first_write() == nullptr) return std::nullopt;
   const auto at = static_cast<size_t>(trap_->first_write() - memory_.get());
@@ -164,7 +197,10 @@ void ServerStrategy::pull() {
       options_.client.wait_consumed();
     }
   });
-  if (is_local()) copy_bytes(anchor_.get(), memory_.get(), layout_.bytes());
+  if (is_local()) {
+    copy_bytes(anchor_.get(), memory_.get(), layout_.bytes());
+    local_->adopt_parameters();
+  }
   take_samples();
 }
 
@@ -223,17 +259,16 @@ void ServerStrategy::begin(const StepStart& start) {
 }
 
 void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held*/) {
-  const auto* data = static_cast<const float*>(gradient);
-  if (data != nullptr && !options_.spec.stop_at_nan) check_finite(parameter, data);
+  if (gradient != nullptr && !options_.spec.stop_at_nan) check_finite(parameter, gradient);
   if (is_local()) {
     gradients_[parameter] = gradient;
   } else {
-    with_servers([&] { options_.client.deliver(parameter, data); });
+    with_servers([&] { options_.client.deliver(parameter, gradient); });
   }
 }
 
-void ServerStrategy::check_finite(size_t parameter, const float* gradient) {
-  if (all_finite(DType::kFloat32, gradient, layout_[parameter].count())) return;
+void ServerStrategy::check_finite(size_t parameter, const void* gradient) {
+  if (all_finite(layout_[parameter].dtype, gradient, layout_[parameter].count())) return;
   not_finite_ = not_finite_text(parameter);
 }
 
@@ -311,65 +346,22 @@ void ServerStrategy::finish_epoch(StepResult& result) {
   result.wait += Clock::now() - start;
 }
 
-UpdateNow ServerStrategy::now_of(size_t parameter, double scale) const {
-  const ParameterInfo& info = layout_[parameter];
-  return {.step = updates_[parameter] + 1,
-          .lr = start_.lr * info.group.lr_factor,
-          .gradient_scale = scale,
-          .adapt = info.shape.size() > 1,
-          .weight_decay = info.group.weight_decay};
-}
-
 void ServerStrategy::update_locally(StepResult& result) {
-  if (!sums_.empty()) {
-    update_in_passes(result);
-  } else {
-    const double scale = start_.gradient_scale * start_.weight / start_.total;
-    for (const auto& chunk : layout_.chunks()) {
-      if (gradients_[chunk.parameter] == nullptr) continue;
-      const WeightedSource source = {gradients_[chunk.parameter], 1};
-      if (!update_->reduce_and_apply(chunk, {&source, 1}, now_of(chunk.parameter, scale)))
-        result.not_finite = not_finite_text(chunk.parameter);
-    }
-  }
-  if (!result.not_finite.empty()) return;
-  for (size_t i = 0; i < updates_.size(); ++i) updates_[i] += gradients_[i] != nullptr ? 1 : 0;
-}
-
-// By the norm of the whole gradient, and by those of each parameter.
-void ServerStrategy::update_in_passes(StepResult& result) {
-  std::vector<ParameterLayout::Chunk> chunks;
-  double square = 0;
-  for (const auto& chunk : layout_.chunks()) {
-    if (gradients_[chunk.parameter] == nullptr) continue;
-    const WeightedSource source = {gradients_[chunk.parameter], 1};
-    update_->reduce(chunk, {&source, 1});
-    if (!update_->is_finite(chunk)) {
-      result.not_finite = not_finite_text(chunk.parameter);
-      return;
-    }
-    square += update_->square(chunk);
-    chunks.push_back(chunk);
-  }
-  double scale = start_.gradient_scale * start_.weight / start_.total;
-  result.gradient_norm = std::sqrt(square) * std::abs(scale);
-  scale *= clip_factor(result.gradient_norm, options_.clip_norm);
-  std::vector<Norms> norms(layout_.size());
-  for (const auto& chunk : chunks) {
-    if (options_.local->measures())
-      norms[chunk.parameter] += update_->measure(chunk, now_of(chunk.parameter, scale));
-  }
-  for (const auto& chunk : chunks)
-    update_->apply(chunk, now_of(chunk.parameter, scale), norms[chunk.parameter]);
+  const auto updated = local_->apply({.sources = {{.gradients = &gradients_}},
+                                      .divisor = start_.total,
+                                      .lr = start_.lr,
+                                      .gradient_scale = start_.gradient_scale * start_.weight});
+  result.gradient_norm = updated.gradient_norm;
+  if (updated.not_finite) result.not_finite = not_finite_text(*updated.not_finite);
 }
 
 // The average of the workers' parameters is the anchor less the average of their deltas.
 void ServerStrategy::send_local_steps(double loss, StepResult& result) {
   for (size_t i = 0; i < layout_.size(); ++i) {
-    auto* delta = reinterpret_cast<float*>(static_cast<std::byte*>(delta_.get()) + layout_.offset(i));
-    const auto* anchor =
-        reinterpret_cast<const float*>(static_cast<std::byte*>(anchor_.get()) + layout_.offset(i));
-    for (size_t k = 0; k < layout_[i].count(); ++k) delta[k] = anchor[k] - variables_[i][k];
+    const size_t offset = layout_.offset(i);
+    std::byte* delta = static_cast<std::byte*>(delta_.get()) + offset;
+    subtract(layout_[i].dtype, static_cast<const std::byte*>(anchor_.get()) + offset, local_->values(i),
+             delta, layout_[i].count());
     options_.client.deliver(i, delta);
   }
   const bool applied = result.applied;

@@ -16,9 +16,8 @@
 #include <vector>
 
 #include "muster/base/write_trap.h"
-#include "muster/optim/update_rule.h"
+#include "muster/optim/shard_update.h"
 #include "muster/ps/client/parameter_client.h"
-#include "muster/train/chunk_update.h"
 #include "muster/train/strategy.h"
 
 namespace muster::detail {
@@ -26,8 +25,8 @@ namespace muster::detail {
 class ServerStrategy : public Strategy {
  public:
   struct Options {
-    ParameterClient& client;                ///< of variables that are these parameters; outlives this
-    std::vector<ParameterInfo> parameters;  ///< float32
+    ParameterClient& client;  ///< of variables that are these parameters; outlives this
+    std::vector<ParameterInfo> parameters;
     ModelSpec spec;
     int worker = 0;  ///< which this is
     bool hogwild = false;
@@ -41,12 +40,14 @@ class ServerStrategy : public Strategy {
   ~ServerStrategy() override;
 
   std::string explain() const override;
-  const ParameterLayout& layout() const override { return layout_; }
+  const FlatLayout& layout() const override { return layout_; }
   std::shared_ptr<std::byte> parameters() override { return memory_; }
-  std::byte* state(size_t state) override { return states_[state].data(); }
+  std::byte* state(size_t state) override { return local_->state(state); }
   bool initialises() const override { return false; }
-  int64_t updates(size_t parameter) const override { return updates_[parameter]; }
-  void set_updates(size_t parameter, int64_t updates) override { updates_[parameter] = updates; }
+  int64_t updates(size_t parameter) const override { return local_ ? local_->updates()[parameter] : 0; }
+  void set_updates(size_t parameter, int64_t updates) override {
+    if (local_) local_->set_updates(parameter, updates);
+  }
   void adopt_parameters() override {}
   bool keeps_changes() const override { return is_local(); }
   std::optional<size_t> written() const override;
@@ -68,8 +69,8 @@ class ServerStrategy : public Strategy {
   int64_t step() const { return reply_.step + local_steps_; }
   bool reads_in_place() const { return options_.hogwild || is_exclusive_; }
   bool is_local() const { return options_.local != nullptr; }
-  void check_options() const;
-  void check_finite(size_t parameter, const float* gradient);
+  void check_hogwild() const;
+  void check_finite(size_t parameter, const void* gradient);
   std::string not_finite_text(size_t parameter) const;
   void push(Push push, StepResult& result);
   template <typename Call>
@@ -81,17 +82,16 @@ class ServerStrategy : public Strategy {
   size_t sampled(size_t parameter) const;
   void finish_epoch(StepResult& result);
   void update_locally(StepResult& result);
-  void update_in_passes(StepResult& result);
-  UpdateNow now_of(size_t parameter, double scale) const;
+  uint64_t sample(size_t parameter) const;
   void send_local_steps(double loss, StepResult& result);
   int64_t local_limit() const;
 
   const Options options_;
-  const ParameterLayout layout_;
+  const FlatLayout layout_;
   std::shared_ptr<std::byte> memory_;
   std::optional<WriteTrap> trap_;  // where the memory is the server's, in place
-  std::vector<float*> variables_;  // of each parameter
-  std::vector<uint32_t> samples_;  // of a copy: the bits of one value of each, as it was pulled
+  std::vector<void*> variables_;   // of each parameter
+  std::vector<uint64_t> samples_;  // of a copy: the bits of one value of each, as it was pulled
   size_t samples_taken_ = 0;
   bool is_exclusive_ = false;  // no update comes while a gradient is computed that will be used
   Reply reply_;                // the last
@@ -104,12 +104,8 @@ class ServerStrategy : public Strategy {
   bool broken_ = true;      // until a call to the servers has ended well
 
   // ps-local.
-  std::vector<std::vector<std::byte>> states_;
-  std::vector<std::byte> sums_;  // where an update needs the whole gradient first
-  ModelBuffers buffers_;
-  std::optional<ChunkUpdate> update_;
-  std::vector<int64_t> updates_;
-  std::vector<const void*> gradients_;
+  std::optional<ShardUpdate> local_;
+  ShardUpdate::SliceData gradients_;
   std::shared_ptr<void> anchor_;  // the parameters as they were read
   std::shared_ptr<void> delta_;   // the anchor less the parameters
   int64_t local_steps_ = 0;

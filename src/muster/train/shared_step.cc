@@ -38,7 +38,7 @@ SharedStep::SharedStep(SharedHost& host, Shape shape) : host_(host), shape_(shap
     workers_ = carver.take<WorkerSlot>(workers);
     gradients_ = carver.take<GradientSlot>(2 * workers * shape.parameters);
     buckets_ = carver.take<std::atomic<uint64_t>>(shape.buckets);
-    norms_ = carver.take<ChunkNorms>(shape.chunks);
+    norms_ = carver.take<RangeNorms>(shape.ranges);
     control_ = carver.take<double>(control_count());
     return carver.bytes();
   };

@@ -25,6 +25,7 @@
 
 #include "muster/collective/shared_host.h"
 #include "muster/net/futex.h"
+#include "muster/optim/update_rule.h"
 
 namespace muster::detail {
 
@@ -32,7 +33,7 @@ class SharedStep {
  public:
   struct Shape {
     size_t parameters = 0;
-    size_t chunks = 0;
+    size_t ranges = 0;
     size_t buckets = 0;
   };
 
@@ -54,11 +55,10 @@ class SharedStep {
     alignas(64) std::atomic<uint64_t> done{0};
   };
 
-  /// Of one chunk: what later passes need of the earlier ones.
-  struct ChunkNorms {
+  /// Of one range: what later passes need of the earlier ones.
+  struct RangeNorms {
     double gradient = 0;
-    double parameter = 0;
-    double update = 0;
+    Norms whole;
   };
 
   static constexpr size_t kPasses = 4;
@@ -98,7 +98,7 @@ class SharedStep {
 
   WorkCounter& counter(size_t pass) { return head().counters[pass]; }
   std::atomic<uint64_t>& bucket_done(size_t bucket) { return buckets_[bucket]; }
-  ChunkNorms& norms(size_t chunk) { return norms_[chunk]; }
+  RangeNorms& norms(size_t range) { return norms_[range]; }
 
   /// What is known of a round as a whole, once the other hosts have been heard: the sums of what all workers
   /// said, and for each parameter how many had a gradient.
@@ -153,7 +153,7 @@ class SharedStep {
   WorkerSlot* workers_ = nullptr;
   GradientSlot* gradients_ = nullptr;
   std::atomic<uint64_t>* buckets_ = nullptr;
-  ChunkNorms* norms_ = nullptr;
+  RangeNorms* norms_ = nullptr;
   double* control_ = nullptr;
 };
 

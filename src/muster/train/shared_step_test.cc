@@ -11,7 +11,7 @@ namespace {
 using ::testing::Each;
 using testing::RankGroup;
 
-constexpr SharedStep::Shape kShape = {.parameters = 3, .chunks = 5, .buckets = 2};
+constexpr SharedStep::Shape kShape = {.parameters = 3, .ranges = 5, .buckets = 2};
 
 // Runs `body` as each of the workers of one host, with what they share.
 std::vector<std::string> as_workers(int workers,

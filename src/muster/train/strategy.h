@@ -20,7 +20,7 @@
 #include <string>
 
 #include "muster/job/counted_on.h"
-#include "muster/train/parameter_layout.h"
+#include "muster/optim/flat_layout.h"
 
 namespace muster::detail {
 
@@ -57,7 +57,7 @@ class Strategy : public CountedOn {
 
   /// Where the parameters are, at the offsets of the layout; and what the update rule remembers of one, at
   /// the offsets of the layout's state.
-  virtual const ParameterLayout& layout() const = 0;
+  virtual const FlatLayout& layout() const = 0;
   virtual std::shared_ptr<std::byte> parameters() = 0;
   virtual std::byte* state(size_t state) = 0;
 

@@ -190,7 +190,14 @@ struct MixedImpl : torch::nn::Module {
 };
 
 TEST(TrainerTypes, ParametersOfSeveralTypesAreTrainedEachInItsOwn) {
-  for (const bool shared : {true, false}) {
+  const auto servers = [](Config& config) { config.strategy = "ps-sync"; };
+  const std::vector<muster::detail::testing::Setup> setups = {
+      {.workers = 2},
+      {.workers = 2, .shared_memory = false},
+      {.workers = 2, .servers = 1, .configure = servers},
+      {.workers = 2, .shared_memory = false, .servers = 2, .configure = servers},
+  };
+  for (const auto& setup : setups) {
     MixedImpl alone;
     // A 16-bit parameter is trained as a float32 one that is rounded where it is used.
     Tensor master = alone.narrow.detach().to(torch::kFloat32).requires_grad_();
@@ -202,7 +209,7 @@ TEST(TrainerTypes, ParametersOfSeveralTypesAreTrainedEachInItsOwn) {
         (alone.loss(input(worker, step, {4, 4}), master.to(torch::kBFloat16)) / 2).backward();
       optimizer.step();
     }
-    const auto found = on_workers({2, shared}, [](Job& job) {
+    const auto found = on_workers(setup, [](Job& job) {
       MixedImpl mixed;
       Trainer trainer(job, mixed, optim::SGD({.lr = 0.02, .momentum = 0.9}));
       for (int step = 0; step < 20; ++step)

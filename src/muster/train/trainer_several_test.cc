@@ -376,7 +376,7 @@ TEST(SeveralModelsWithServers, SomeWorkersMayBeBackups) {
 TEST(SeveralModelsWithServers, OneThatIsRefusedLeavesRoomForTheNext) {
   on_workers(setup_of("ps-sync", 2, true, 2), [](Job& job) {
     Net net = net_of(job);
-    EXPECT_THROW(const Trainer refused(job, net, sgd_rule(), {.clip_norm = 1}), InvalidArgument);
+    EXPECT_THROW(const Trainer refused(job, net, sgd_rule(), {.clip_norm = -1}), InvalidArgument);
     EXPECT_THROW(const Trainer refused(job, net, sgd_rule(), {.accumulate = 0}), InvalidArgument);
     Trainer trainer(job, net, sgd_rule());
     for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_of(net, {0, 4}); });

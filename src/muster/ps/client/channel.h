@@ -12,7 +12,6 @@
 #include "muster/net/arena.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/model_spec.h"
-#include "muster/ps/placement.h"
 #include "muster/ps/server_address.h"
 #include "muster/ps/session_protocol.h"
 #include "muster/ps/session_slot.h"
@@ -27,8 +26,8 @@ struct ChannelOptions {
   std::string job_id;
   std::string model_id;
   const ModelSpec& spec;
-  const Placement& placement;
-  int index = 0;  ///< of the server
+  const FlatLayout& layout;  ///< of what the server holds
+  int index = 0;             ///< of the server
   int worker = 0;
   int incarnation = 0;
   int sockets = 1;
@@ -45,7 +44,7 @@ class Channel {
 
   /// The gradient of a slice, for the push of this sequence: may go out at once. It must stay as it is until
   /// wait_consumed(sequence) has returned.
-  virtual void deliver(size_t slice, uint64_t sequence, const float* data) = 0;
+  virtual void deliver(size_t slice, uint64_t sequence, const void* data) = 0;
 
   /// Asks; the answer to the request of this number comes from wait_reply(). Requests count from 1.
   virtual void post(uint64_t number, const Request& request) = 0;
@@ -54,13 +53,13 @@ class Channel {
 
   /// Copies one version, not below `at_least`, to where each slice goes; gives the version. `asked`: the last
   /// request asked for it.
-  virtual int64_t pull(int64_t at_least, std::span<float* const> slices, bool asked) = 0;
+  virtual int64_t pull(int64_t at_least, std::span<void* const> slices, bool asked) = 0;
 
   /// Waits until such a version is there, and copies nothing.
   virtual void wait_version(int64_t at_least) = 0;
 
   /// Where the server has its parameters, also when it or this is gone; nullptr when it is on another host.
-  virtual std::shared_ptr<const float> parameters() const { return nullptr; }
+  virtual std::shared_ptr<const std::byte> parameters() const { return nullptr; }
 };
 
 /// By shared memory when the server's local name is known and it really shares, else over TCP.

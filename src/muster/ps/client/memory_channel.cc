@@ -13,7 +13,7 @@ constexpr size_t kTooLargeForCaches = size_t{4} << 20;
 class MemoryChannel : public Channel {
  public:
   MemoryChannel(const ChannelOptions& options, Deadline deadline) : options_(options) {
-    const size_t slices = options_.placement.slices(options_.index).size();
+    const size_t slices = options_.layout.size();
     slot_ = SessionSlot::make(options_.arena->allocate(SessionSlot::bytes(slices)));
     std::memset(slot_->offsets(), 0, slices * sizeof(uint64_t));
     connection_ = options_.endpoint->connect_local(
@@ -28,9 +28,9 @@ class MemoryChannel : public Channel {
     welcome_ = receive_welcome(connection_, deadline);
     store_ = Arena::open(connection_.receive_descriptor(deadline), Arena::Access::kReadOnly);
     doorbell_arena_ = Arena::open(connection_.receive_descriptor(deadline));
-    view_.emplace(options_.placement, options_.index, store_->at(welcome_.store));
+    view_.emplace(options_.layout, store_->at(welcome_.store));
     doorbell_ = reinterpret_cast<Doorbell*>(doorbell_arena_->at(welcome_.doorbell));
-    if (options_.placement.bytes(options_.index) >= kTooLargeForCaches) copy_ = stream_bytes;
+    if (options_.layout.bytes() >= kTooLargeForCaches) copy_ = stream_bytes;
   }
 
   ~MemoryChannel() override {
@@ -40,7 +40,7 @@ class MemoryChannel : public Channel {
 
   const Welcome& welcome() const override { return welcome_; }
 
-  void deliver(size_t slice, uint64_t /*sequence*/, const float* data) override {
+  void deliver(size_t slice, uint64_t /*sequence*/, const void* data) override {
     slot_->offsets()[slice] = data == nullptr ? 0 : options_.arena->offset_of(data);
   }
 
@@ -57,22 +57,24 @@ class MemoryChannel : public Channel {
 
   void wait_consumed(uint64_t sequence) override {
     wait([&] { return slot_->consumed.load() >= sequence; });
-    std::memset(slot_->offsets(), 0, options_.placement.slices(options_.index).size() * sizeof(uint64_t));
+    std::memset(slot_->offsets(), 0, options_.layout.size() * sizeof(uint64_t));
   }
 
-  int64_t pull(int64_t at_least, std::span<float* const> slices, bool /*asked*/) override {
+  int64_t pull(int64_t at_least, std::span<void* const> slices, bool /*asked*/) override {
     return view_->read(at_least, {*slot_, *doorbell_, options_.spin_policy, [this] { check(); }},
-                       [&](const StoreView::Range& range, const float* data) {
-                         copy_(slices[range.slice] + range.begin, data, range.count * sizeof(float));
+                       [&](const StoreView::Range& range, const std::byte* data) {
+                         const size_t element = size_of(options_.layout[range.slice].dtype);
+                         copy_(static_cast<std::byte*>(slices[range.slice]) + range.begin * element, data,
+                               range.count * element);
                        });
   }
 
   void wait_version(int64_t at_least) override {
     view_->read(at_least, {*slot_, *doorbell_, options_.spin_policy, [this] { check(); }},
-                [](const StoreView::Range&, const float*) {});
+                [](const StoreView::Range&, const std::byte*) {});
   }
 
-  std::shared_ptr<const float> parameters() const override { return {store_, view_->parameters()}; }
+  std::shared_ptr<const std::byte> parameters() const override { return {store_, view_->parameters()}; }
 
  private:
   template <typename Ready>

@@ -73,7 +73,7 @@ void ParameterClient::connect(size_t server, Deadline deadline) {
        .job_id = options_.job_id,
        .model_id = options_.model_id,
        .spec = options_.spec,
-       .placement = placement_,
+       .layout = placement_.layout(index),
        .index = index,
        .worker = options_.worker,
        .incarnation = options_.incarnation,
@@ -124,6 +124,8 @@ void ParameterClient::reconnect(size_t server, const std::string& why) {
     try {
       connect(server, deadline);
       break;
+    } catch (const Refused& error) {
+      raise<Aborted>("parameter server {}: {}", server, error.what());
     } catch (const Error& error) {
       options_.check();
       if (deadline.expired())
@@ -138,8 +140,6 @@ void ParameterClient::reconnect(size_t server, const std::string& why) {
         "parameter server {} was started again without its parameters: there is no checkpoint "
         "to restore them from",
         server);
-  if (welcome.posted + 1 < servers_[server].asked)
-    raise<Aborted>("parameter server {} took this worker for dead", server);
   log_info("parameter server {} is back", server);
   if (welcome.posted >= servers_[server].asked) return;
   try {
@@ -154,11 +154,9 @@ void ParameterClient::repeat(size_t server) {
   Server& to = servers_[server];
   if (to.request.kind == Request::Kind::kPush || to.request.kind == Request::Kind::kData ||
       to.request.kind == Request::Kind::kInitialise) {
-    const auto& slices = placement_.slices(static_cast<int>(server));
-    for (size_t i = 0; i < slices.size(); ++i) {
-      const float* data = delivered_[slices[i].variable];
-      to.channel->deliver(i, to.request.push.sequence, data == nullptr ? nullptr : data + slices[i].begin);
-    }
+    const auto& slices = placement_.layout(static_cast<int>(server)).slices();
+    for (size_t i = 0; i < slices.size(); ++i)
+      to.channel->deliver(i, to.request.push.sequence, part_of(slices[i], delivered_[slices[i].parameter]));
   }
   to.channel->post(to.asked, to.request);
 }
@@ -168,29 +166,33 @@ std::shared_ptr<void> ParameterClient::allocate(size_t bytes) {
 }
 
 // Servers of this host read what lies in the arena.
-const float* ParameterClient::reachable(size_t variable, const float* data) {
-  const size_t bytes = placement_.variables()[variable].count() * sizeof(float);
+const void* ParameterClient::reachable(size_t variable, const void* data) {
+  const size_t bytes = placement_.variables()[variable].bytes();
   const auto here = [](const Server& server) { return server.channel && server.channel->parameters(); };
   if (arena_->contains(data, bytes) || std::none_of(servers_.begin(), servers_.end(), here)) return data;
   if (!staging_buffers_[variable]) staging_buffers_[variable] = allocate(bytes);
   copy_bytes(staging_buffers_[variable].get(), data, bytes);
-  return static_cast<const float*>(staging_buffers_[variable].get());
+  return staging_buffers_[variable].get();
 }
 
-void ParameterClient::deliver(size_t variable, const float* gradient) {
+const void* ParameterClient::part_of(const Slice& slice, const void* variable) const {
+  if (variable == nullptr) return nullptr;
+  return static_cast<const std::byte*>(variable) +
+         slice.begin * size_of(placement_.variables()[slice.parameter].dtype);
+}
+
+void ParameterClient::deliver(size_t variable, const void* gradient) {
   wait_consumed();
   delivered_[variable] = gradient == nullptr ? nullptr : reachable(variable, gradient);
   if (gradient == nullptr) return;
   for (size_t server = 0; server < servers_.size(); ++server) {
-    const auto& slices = placement_.slices(static_cast<int>(server));
-    const auto found =
-        std::lower_bound(slices.begin(), slices.end(), variable,
-                         [](const Slice& slice, size_t value) { return slice.variable < value; });
-    if (found == slices.end() || found->variable != variable) continue;
+    const auto& slices = placement_.layout(static_cast<int>(server)).slices();
+    const auto found = std::ranges::lower_bound(slices, variable, {}, &Slice::parameter);
+    if (found == slices.end() || found->parameter != variable) continue;
     try {
       check_reached(server);
       servers_[server].channel->deliver(static_cast<size_t>(found - slices.begin()), sequence_,
-                                        delivered_[variable] + found->begin);
+                                        part_of(*found, delivered_[variable]));
     } catch (const PeerLost&) {
       // The push finds out, and says everything again.
     }
@@ -213,7 +215,7 @@ void ParameterClient::tell(size_t server, const Request& request) {
   });
 }
 
-void ParameterClient::initialise(std::span<const float* const> variables) {
+void ParameterClient::initialise(std::span<const void* const> variables) {
   for (size_t i = 0; i < variables.size(); ++i) deliver(i, variables[i]);
   tell_all({.kind = Request::Kind::kInitialise, .push = {.sequence = sequence_}});
   unconsumed_ = sequence_++;
@@ -250,16 +252,22 @@ Reply ParameterClient::enter() {
   return ask({.kind = Request::Kind::kEnter});
 }
 
+// The leader decides only on what all followers have: an update is whole on all servers or on none.
 Reply ParameterClient::push(Push push) {
   push.sequence = sequence_;
   for (size_t i = 1; i < servers_.size(); ++i) {
-    servers_[i].request = {.kind = Request::Kind::kData, .push = push};
-    ++servers_[i].asked;
-    with(i, [&](Channel& channel) { channel.post(servers_[i].asked, servers_[i].request); });
+    Server& follower = servers_[i];
+    follower.request = {.kind = Request::Kind::kData, .push = push};
+    ++follower.asked;
+    bool posted = false;
+    with(i, [&](Channel& channel) {
+      if (!posted) channel.post(follower.asked, follower.request);
+      posted = true;
+    });
   }
-  const Reply reply = ask({.kind = Request::Kind::kPush, .push = push});
   for (size_t i = 1; i < servers_.size(); ++i)
     with(i, [&](Channel& channel) { channel.wait_reply(servers_[i].asked); });
+  const Reply reply = ask({.kind = Request::Kind::kPush, .push = push});
   unconsumed_ = sequence_++;
   std::fill(delivered_.begin(), delivered_.end(), nullptr);
   return reply;
@@ -300,19 +308,19 @@ void ParameterClient::leave() {
   tell_all({.kind = Request::Kind::kLeave});
 }
 
-int64_t ParameterClient::pull_from(size_t server, int64_t at_least, std::span<float* const> variables,
+int64_t ParameterClient::pull_from(size_t server, int64_t at_least, std::span<void* const> variables,
                                    bool asked) {
   auto& slices = servers_[server].slices;
   slices.clear();
-  for (const auto& slice : placement_.slices(static_cast<int>(server)))
-    slices.push_back(variables[slice.variable] + slice.begin);
+  for (const auto& slice : placement_.layout(static_cast<int>(server)).slices())
+    slices.push_back(const_cast<void*>(part_of(slice, variables[slice.parameter])));
   int64_t version = at_least;
   with(server,
        [&](Channel& channel) { version = channel.pull(at_least, slices, std::exchange(asked, false)); });
   return version;
 }
 
-int64_t ParameterClient::pull(int64_t at_least, std::span<float* const> variables) {
+int64_t ParameterClient::pull(int64_t at_least, std::span<void* const> variables) {
   const bool asked = std::exchange(pulled_with_reply_, false);
   std::vector<int64_t> versions(servers_.size(), at_least);
   std::vector<std::exception_ptr> errors(servers_.size());
@@ -340,7 +348,7 @@ void ParameterClient::wait_version(int64_t at_least) {
   wait_consumed();
 }
 
-std::shared_ptr<const float> ParameterClient::parameters() const {
+std::shared_ptr<const std::byte> ParameterClient::parameters() const {
   if (servers_.size() > 1) return nullptr;
   check_reached(0);
   return servers_.front().channel->parameters();

@@ -29,6 +29,7 @@
 #include "muster/net/arena.h"
 #include "muster/net/thread_pool.h"
 #include "muster/ps/client/channel.h"
+#include "muster/ps/placement.h"
 
 namespace muster::detail {
 
@@ -66,12 +67,12 @@ class ParameterClient {
   /// Memory that servers of this host read in place; freed with the last reference.
   std::shared_ptr<void> allocate(size_t bytes);
 
-  void initialise(std::span<const float* const> variables);
+  void initialise(std::span<const void* const> variables);
   Reply enter();
 
   /// The gradient of a variable, as it should be used. It must stay as it is until after the push one of
   /// pull(), wait_version() and wait_consumed() has returned.
-  void deliver(size_t variable, const float* gradient);
+  void deliver(size_t variable, const void* gradient);
 
   /// Says that all gradients are there, and waits for leave to go on. The sequence is set here.
   Reply push(Push push);
@@ -94,13 +95,13 @@ class ParameterClient {
 
   /// Copies the parameters of one version, not below `at_least`, and gives it. Each server's part is of one
   /// version; with several servers all are at least this one.
-  int64_t pull(int64_t at_least, std::span<float* const> variables);
+  int64_t pull(int64_t at_least, std::span<void* const> variables);
 
   /// Where the parameters are on the only server, when it is on this host; else nullptr. They may be read
   /// there, when the version is there that is asked for, as long as no update can come. Throws PeerLost when
   /// the server did not come back.
   void wait_version(int64_t at_least);
-  std::shared_ptr<const float> parameters() const;
+  std::shared_ptr<const std::byte> parameters() const;
 
  private:
   template <typename Action>
@@ -112,20 +113,21 @@ class ParameterClient {
   void repeat(size_t server);
   void check(int server) const;
   void check_reached(size_t server) const;
-  int64_t pull_from(size_t server, int64_t at_least, std::span<float* const> variables, bool asked);
+  int64_t pull_from(size_t server, int64_t at_least, std::span<void* const> variables, bool asked);
+  const void* part_of(const Slice& slice, const void* variable) const;
   Reply ask(Request request);
   void post(Request request);
   Reply wait_reply();
   void tell_all(const Request& request);
   void tell(size_t server, const Request& request);
-  const float* reachable(size_t variable, const float* data);
+  const void* reachable(size_t variable, const void* data);
 
   struct Server {
     std::unique_ptr<Channel> channel;
     uint64_t instance = 0;
-    uint64_t asked = 0;          // requests
-    Request request;             // the last
-    std::vector<float*> slices;  // where a pull goes
+    uint64_t asked = 0;         // requests
+    Request request;            // the last
+    std::vector<void*> slices;  // where a pull goes
   };
 
   const Options options_;
@@ -133,9 +135,9 @@ class ParameterClient {
   const std::shared_ptr<Arena> arena_;
   const bool is_main_;  // the job's own thread uses it
   std::vector<Server> servers_;
-  uint64_t sequence_ = 1;                // of the next push
-  uint64_t unconsumed_ = 0;              // of the last push, while servers may read its gradients
-  std::vector<const float*> delivered_;  // of each variable, for the next push
+  uint64_t sequence_ = 1;               // of the next push
+  uint64_t unconsumed_ = 0;             // of the last push, while servers may read its gradients
+  std::vector<const void*> delivered_;  // of each variable, for the next push
   std::vector<std::shared_ptr<void>> staging_buffers_;  // for gradients that lie outside of the arena
   std::unique_ptr<ThreadPool> pool_;                    // pulls from several servers on other hosts at once
   bool pulled_with_reply_ = false;                      // the leader sends parameters behind its last reply

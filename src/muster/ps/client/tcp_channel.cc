@@ -20,8 +20,7 @@ constexpr size_t kManyBytes = size_t{1} << 20;
 // for an answer helps with what has not gone yet.
 class TcpChannel : public Channel {
  public:
-  TcpChannel(const ChannelOptions& options, Deadline deadline)
-      : options_(options), slices_(options_.placement.slices(options_.index)) {
+  TcpChannel(const ChannelOptions& options, Deadline deadline) : options_(options), layout_(options_.layout) {
     static std::atomic<uint32_t> links{0};
     const Hello hello = {.spec = options_.spec.fingerprint(),
                          .worker = options_.worker,
@@ -55,9 +54,9 @@ class TcpChannel : public Channel {
 
   const Welcome& welcome() const override { return welcome_; }
 
-  void deliver(size_t slice, uint64_t sequence, const float* data) override {
+  void deliver(size_t slice, uint64_t sequence, const void* data) override {
     if (data == nullptr) return;
-    const size_t bytes = slices_[slice].count * size_of(options_.spec.wire_dtype);
+    const size_t bytes = wire_bytes(slice);
     add({.frame = {.kind = Frame::Kind::kSlice,
                    .index = static_cast<uint32_t>(slice),
                    .number = sequence,
@@ -88,7 +87,7 @@ class TcpChannel : public Channel {
   // What has gone out is the server's.
   void wait_consumed(uint64_t /*sequence*/) override { flush(); }
 
-  int64_t pull(int64_t at_least, std::span<float* const> slices, bool asked) override {
+  int64_t pull(int64_t at_least, std::span<void* const> slices, bool asked) override {
     if (!asked)
       add({.frame = {.kind = Frame::Kind::kPull, .number = static_cast<uint64_t>(at_least), .bytes = 0}});
     flush();
@@ -99,7 +98,7 @@ class TcpChannel : public Channel {
         continue;
       }
       size_t bytes = 0;
-      for (const auto& slice : slices_) bytes += slice.count * size_of(options_.spec.wire_dtype);
+      for (size_t i = 0; i < layout_.size(); ++i) bytes += wire_bytes(i);
       if (head.kind != Frame::Kind::kParameters || head.bytes != bytes)
         raise<DataLoss>("parameter server {} sent something else than parameters", options_.index);
       receive_slices(slices);
@@ -116,7 +115,7 @@ class TcpChannel : public Channel {
  private:
   struct Item {
     Frame frame;
-    const float* data = nullptr;
+    const void* data = nullptr;
     Request request;
   };
 
@@ -126,21 +125,28 @@ class TcpChannel : public Channel {
     link_->receive({&part, 1}, [this] { check(); });
   }
 
-  void receive_slices(std::span<float* const> slices) {
-    const DType wire_dtype = options_.spec.wire_dtype;
-    if (wire_dtype == DType::kFloat32) {
-      std::vector<iovec> parts;
-      for (size_t i = 0; i < slices.size(); ++i)
-        parts.push_back({slices[i], slices_[i].count * sizeof(float)});
-      return link_->receive(parts, [this] { check(); });
-    }
+  DType wire_of(size_t slice) const { return options_.spec.wire_of(layout_[slice].dtype); }
+  size_t wire_bytes(size_t slice) const { return layout_.slices()[slice].count * size_of(wire_of(slice)); }
+
+  // Those that travel as they are, as many as come one behind the other, go where they belong.
+  void receive_slices(std::span<void* const> slices) {
+    std::vector<iovec> parts;
+    const auto receive_parts = [&] {
+      link_->receive(parts, [this] { check(); });
+      parts.clear();
+    };
     for (size_t i = 0; i < slices.size(); ++i) {
-      const size_t bytes = slices_[i].count * size_of(wire_dtype);
+      const size_t bytes = wire_bytes(i);
+      if (wire_of(i) == layout_[i].dtype) {
+        parts.push_back({slices[i], bytes});
+        continue;
+      }
       incoming_.resize(std::max(incoming_.size(), bytes));
-      const iovec part = {incoming_.data(), bytes};
-      link_->receive({&part, 1}, [this] { check(); });
-      convert(wire_dtype, incoming_.data(), DType::kFloat32, slices[i], slices_[i].count);
+      parts.push_back({incoming_.data(), bytes});
+      receive_parts();
+      convert(wire_of(i), incoming_.data(), layout_[i].dtype, slices[i], layout_.slices()[i].count);
     }
+    if (!parts.empty()) receive_parts();
   }
 
   void check() {
@@ -205,19 +211,18 @@ class TcpChannel : public Channel {
   }
 
   void send_batch(size_t bytes, const BlockingLink::Check& check) {
-    const bool is_narrow = options_.spec.wire_dtype != DType::kFloat32;
-    if (is_narrow) outgoing_.resize(std::max(outgoing_.size(), bytes));
     size_t converted = 0;
     std::vector<iovec> parts;
     for (auto& item : batch_) {
+      const size_t slice = item.frame.index;
       void* payload = &item.request;
-      if (item.data != nullptr && is_narrow) {
+      if (item.data != nullptr && wire_of(slice) != layout_[slice].dtype) {
+        outgoing_.resize(std::max(outgoing_.size(), bytes));
         payload = outgoing_.data() + converted;
-        convert(DType::kFloat32, item.data, options_.spec.wire_dtype, payload,
-                slices_[item.frame.index].count);
+        convert(layout_[slice].dtype, item.data, wire_of(slice), payload, layout_.slices()[slice].count);
         converted += item.frame.bytes;
       } else if (item.data != nullptr) {
-        payload = const_cast<float*>(item.data);
+        payload = const_cast<void*>(item.data);
       }
       parts.push_back({&item.frame, sizeof(Frame)});
       parts.push_back({payload, item.frame.bytes});
@@ -230,7 +235,7 @@ class TcpChannel : public Channel {
   }
 
   const ChannelOptions options_;
-  const std::vector<Slice>& slices_;
+  const FlatLayout& layout_;
   Welcome welcome_;
   std::unique_ptr<BlockingLink> link_;
   std::vector<std::byte> incoming_;

@@ -59,6 +59,12 @@ void Acceptor::close(const std::shared_ptr<Session>& session) {
   if (session->remote) session->remote->close();
 }
 
+void Acceptor::give_up(const Session& session) {
+  const MutexLock lock(mutex_);
+  Newest& newest = newest_[session.worker];
+  newest.given_up = newest.given_up || newest.incarnation == session.incarnation;
+}
+
 void Acceptor::accept_workers() {
   const std::string channel_name = worker_channel_name(options_.job_id, options_.model_id);
   for (;;) {
@@ -124,15 +130,16 @@ std::string Acceptor::reason_to_reject(const Hello& hello) {
     return fmt::format("worker {} wants {} sockets; expected 1 to {}", hello.worker, hello.sockets,
                        kMostSockets);
   const MutexLock lock(mutex_);
-  int& newest = newest_.try_emplace(hello.worker, hello.incarnation).first->second;
-  if (hello.incarnation < newest)
+  Newest& newest = newest_[hello.worker];
+  if (hello.incarnation < newest.incarnation)
     return fmt::format("worker {} was started again: this is an older one", hello.worker);
-  newest = hello.incarnation;
+  if (hello.incarnation > newest.incarnation) newest = {.incarnation = hello.incarnation};
+  if (newest.given_up) return fmt::format("it took worker {} for dead, and goes on without it", hello.worker);
   return "";
 }
 
 void Acceptor::accept_local(Connection connection, const Hello& hello, const std::shared_ptr<Arena>& arena) {
-  const size_t bytes = SessionSlot::bytes(options_.slices.size());
+  const size_t bytes = SessionSlot::bytes(options_.view.layout().size());
   if (hello.slot % 64 != 0 || hello.slot > arena->capacity() || arena->capacity() - hello.slot < bytes)
     return reject(connection, "its session slot lies outside of the arena");
   auto session =
@@ -172,8 +179,7 @@ void Acceptor::accept_remote(Connection connection, const Hello& hello) {
         std::make_shared<RemoteWorker>(RemoteWorker::Options{.name = fmt::format("worker {}", hello.worker),
                                                              .view = options_.view,
                                                              .doorbell = options_.doorbell,
-                                                             .slices = options_.slices,
-                                                             .wire_dtype = options_.spec.wire_dtype,
+                                                             .spec = options_.spec,
                                                              .spin_policy = options_.spin_policy});
   }
   const Welcome welcome = {.initialised = options_.initialised.load() ? 1U : 0U,

@@ -36,7 +36,6 @@ class Acceptor {
     std::string model_id;
     const ModelSpec& spec;
     bool encrypted = false;
-    const std::vector<Slice>& slices;
     const StoreView& view;
     const Arena& arena;  ///< of the view
     Doorbell& doorbell;
@@ -54,7 +53,15 @@ class Acceptor {
   /// This session's worker is gone, or done with: nothing more comes from it.
   void close(const std::shared_ptr<Session>& session);
 
+  /// From now on this session's worker is refused when it comes again, unless it is a later incarnation: the
+  /// others go on without it.
+  void give_up(const Session& session);
+
  private:
+  struct Newest {
+    int incarnation = 0;
+    bool given_up = false;
+  };
   struct Watched {
     Connection connection;
     std::shared_ptr<Session> session;
@@ -90,7 +97,7 @@ class Acceptor {
   mutable Mutex mutex_;
   std::map<int, Watched> watched_ MUSTER_GUARDED_BY(mutex_);
   std::map<int, Remote> remotes_ MUSTER_GUARDED_BY(mutex_);
-  std::map<int, int> newest_ MUSTER_GUARDED_BY(mutex_);  // the newest incarnation of each worker
+  std::map<int, Newest> newest_ MUSTER_GUARDED_BY(mutex_);  // of each worker's incarnations
   LogLimit warnings_ MUSTER_GUARDED_BY(mutex_);
   std::list<Handshake> handshakes_;  // of the thread that accepts, until it has ended
   std::vector<std::thread> threads_;

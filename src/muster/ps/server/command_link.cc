@@ -20,6 +20,11 @@ struct Head {
   int64_t asynchronous = 1;
 };
 
+struct NumbersHead {
+  uint64_t n = 0;
+  uint64_t count = 0;
+};
+
 }  // namespace
 
 void send_command(Connection& connection, const Command& command, const std::function<void()>& check) {
@@ -46,6 +51,25 @@ Command receive_command(Connection& connection, const std::function<void()>& che
   connection.receive(command.sources.data(), command.sources.size() * sizeof(GradientSource),
                      Deadline::never(), check);
   return command;
+}
+
+void send_numbers(Connection& connection, uint64_t n, std::span<const double> numbers,
+                  const std::function<void()>& check) {
+  const NumbersHead head = {.n = n, .count = numbers.size()};
+  std::vector<std::byte> bytes(sizeof(head) + numbers.size_bytes());
+  std::memcpy(bytes.data(), &head, sizeof(head));
+  std::memcpy(bytes.data() + sizeof(head), numbers.data(), numbers.size_bytes());
+  connection.send(bytes.data(), bytes.size(), Deadline::never(), check);
+}
+
+void receive_numbers(Connection& connection, uint64_t n, std::span<double> numbers,
+                     const std::function<void()>& check) {
+  NumbersHead head;
+  connection.receive(&head, sizeof(head), Deadline::never(), check);
+  if (head.n != n || head.count != numbers.size())
+    raise<DataLoss>("another parameter server sent {} numbers of sum {}; expected {} of sum {}", head.count,
+                    head.n, numbers.size(), n);
+  connection.receive(numbers.data(), numbers.size_bytes(), Deadline::never(), check);
 }
 
 }  // namespace muster::detail

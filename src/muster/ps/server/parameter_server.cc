@@ -14,11 +14,13 @@
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
 #include "muster/net/arena.h"
+#include "muster/net/thread_pool.h"
 #include "muster/optim/rule_text.h"
+#include "muster/optim/shard_update.h"
 #include "muster/ps/server/acceptor.h"
-#include "muster/ps/server/command_link.h"
 #include "muster/ps/server/event_queue.h"
-#include "muster/ps/server/parameter_store.h"
+#include "muster/ps/server/followers.h"
+#include "muster/ps/server/leader_link.h"
 #include "muster/ps/server/session_table.h"
 #include "muster/ps/session_protocol.h"
 #include "muster/ps/stopped.h"
@@ -31,8 +33,9 @@ using Clock = Deadline::Clock;
 
 constexpr auto kReports = 100ms;
 constexpr int kMostThreads = 4;
+constexpr size_t kWorthAPool = size_t{512} * 1024;  // bytes: waking another thread for fewer saves nothing
 constexpr size_t kMostGradients =
-    2;  // of a worker that wait for a command: as many as a RemoteWorker has room for
+    2;  // of a worker, that wait for a command: a RemoteWorker has room for them
 
 }  // namespace
 
@@ -41,28 +44,41 @@ class ParameterServer::Impl {
   explicit Impl(Options options)
       : options_(std::move(options)),
         placement_(options_.spec.variables, options_.spec.servers, options_.spec.placement),
-        slices_(placement_.slices(options_.server)),
+        layout_(placement_.layout(options_.server)),
         spin_policy_(SpinPolicy::of(options_.spec.policy.workers + options_.spec.servers, available_cores())),
         arena_(Arena::create()),
         doorbell_arena_(Arena::create(size_t{1} << 16)),
-        view_(placement_, options_.server,
-              static_cast<std::byte*>(arena_->allocate(StoreView::bytes(placement_, options_.server)))),
+        view_(layout_, static_cast<std::byte*>(arena_->allocate(StoreView::bytes(layout_)))),
         doorbell_(*new (doorbell_arena_->allocate(sizeof(Doorbell))) Doorbell),
-        store_({.placement = placement_,
-                .server = options_.server,
+        pool_(layout_.bytes() < kWorthAPool ? 1 : std::min(kMostThreads, available_cores())),
+        shard_({.layout = layout_,
                 .rule = parse_rule(options_.spec.rule),
+                .parameters = view_.parameters(),
                 .clip_norm = options_.spec.clip_norm,
-                .check_finite = options_.spec.stop_at_nan,
-                .threads = std::min(kMostThreads, available_cores())},
-               view_),
+                .run = [this](size_t count, const auto& work) { pool_.run(count, work); },
+                .add_up_shards = adder()}),
         events_(doorbell_) {
-    if (is_leader()) policy_.emplace(options_.spec.policy);
+    if (is_leader()) {
+      policy_.emplace(options_.spec.policy);
+      followers_.emplace(Followers::Options{.endpoint = *options_.endpoint,
+                                            .job_id = options_.job_id,
+                                            .model_id = options_.model_id,
+                                            .servers = options_.spec.servers,
+                                            .adds_up_norms = shard_.in_passes(),
+                                            .join_timeout = options_.join_timeout,
+                                            .find_server = options_.find_server,
+                                            .check = [this] { check(); }});
+    } else {
+      leader_.emplace(LeaderLink::Options{.endpoint = *options_.endpoint,
+                                          .job_id = options_.job_id,
+                                          .model_id = options_.model_id,
+                                          .check = [this] { check(); }});
+    }
     acceptor_.emplace(Acceptor::Options{.endpoint = options_.endpoint,
                                         .job_id = options_.job_id,
                                         .model_id = options_.model_id,
                                         .spec = options_.spec,
                                         .encrypted = options_.encrypted,
-                                        .slices = slices_,
                                         .view = view_,
                                         .arena = *arena_,
                                         .doorbell = doorbell_,
@@ -91,7 +107,24 @@ class ParameterServer::Impl {
  private:
   using Action = std::variant<Command, Answer>;
 
+  struct Contribution {
+    ShardUpdate::Source source;
+    int worker = 0;
+  };
+
   bool is_leader() const { return options_.server == 0; }
+
+  // Norms over all shards: every server adds up the same ones, since all carry out the same commands.
+  std::function<void(std::span<double>)> adder() {
+    if (options_.spec.servers == 1) return {};
+    return [this](std::span<double> numbers) {
+      if (followers_) {
+        followers_->add_up(numbers);
+      } else {
+        leader_->add_up(numbers);
+      }
+    };
+  }
 
   void start(void (Impl::*body)()) {
     threads_.emplace_back([this, body, task = log_task()] {
@@ -100,8 +133,7 @@ class ParameterServer::Impl {
         (this->*body)();
       } catch (const Stopped&) {
       } catch (const std::exception& error) {
-        const MutexLock lock(mutex_);
-        progress_.error = error.what();
+        note_error(error.what());
       }
     });
   }
@@ -113,7 +145,7 @@ class ParameterServer::Impl {
   // ---- The thread that works.
 
   void work() {
-    if (is_leader()) reach_followers();
+    if (followers_) followers_->reach();
     try {
       for (;;) {
         wait_until(
@@ -143,7 +175,7 @@ class ParameterServer::Impl {
         confused.push_back(worker);
       }
     }
-    for (const int worker : confused) remove(worker);
+    for (const int worker : confused) give_up(worker);
   }
 
   bool has_work() const {
@@ -160,7 +192,7 @@ class ParameterServer::Impl {
       if (session == nullptr) {
         fail_in_policy(failure.worker);
       } else if (session->incarnation <= failure.incarnation) {
-        remove(failure.worker);
+        give_up(failure.worker);
       }
     }
     for (const auto& session : events.new_sessions) {
@@ -179,25 +211,35 @@ class ParameterServer::Impl {
       const auto since = session->remote->gone_since();
       if (since && Clock::now() - *since > options_.heartbeat_timeout) gone.push_back(worker);
     }
-    for (const int worker : gone) remove(worker);
+    for (const int worker : gone) give_up(worker);
     if (!gone.empty()) run_actions();
-    check_followers();
+    if (trains()) check_servers();
     report_progress();
   }
 
-  // One that lost its link has lost a command, perhaps; the next would tell, but there may be none.
-  void check_followers() {
-    for (size_t i = 0; i < followers_.size(); ++i) {
-      if (followers_[i].is_closed() && left_.size() < static_cast<size_t>(options_.spec.policy.workers))
-        raise_follower_gone(i, "its link closed");
-    }
+  // When training is over, servers end one after the other.
+  bool trains() const {
+    return std::ranges::any_of(sessions_.all(),
+                               [this](const auto& entry) { return !left_.contains(entry.first); });
   }
 
-  [[noreturn]] static void raise_follower_gone(size_t follower, const std::string& why) {
-    raise<DataLoss>(
-        "parameter server {} is gone, and its parameters with it: there is no checkpoint to restore them "
-        "from ({})",
-        1 + follower, why);
+  // A follower without its leader goes on answering: so workers are not kept from finding that out themselves.
+  void check_servers() {
+    if (followers_) followers_->check_links();
+    if (leader_ && !leader_->is_there())
+      note_error(
+          fmt::format("parameter server 0, which decides, is gone: server {} can do nothing without it",
+                      options_.server));
+  }
+
+  void note_error(const std::string& error) {
+    const MutexLock lock(mutex_);
+    if (progress_.error.empty()) progress_.error = error;
+  }
+
+  void give_up(int worker) {
+    if (const Session* session = sessions_.find(worker)) acceptor_->give_up(*session);
+    remove(worker);
   }
 
   void remove(int worker) {
@@ -216,21 +258,6 @@ class ParameterServer::Impl {
     if (policy_) decide(policy_->fail(worker));
   }
 
-  SliceData data_of(const Session& session) const {
-    SliceData data(slices_.size(), nullptr);
-    for (size_t i = 0; i < slices_.size(); ++i) {
-      const uint64_t offset = session.slot->offsets()[i];
-      if (offset == 0) continue;
-      if (offset % sizeof(float) != 0 || offset > session.capacity ||
-          session.capacity - offset < slices_[i].count * sizeof(float)) {
-        log_warning("worker {} says that a gradient lies where none can: it is left out", session.worker);
-        continue;
-      }
-      data[i] = reinterpret_cast<const float*>(session.base + offset);
-    }
-    return data;
-  }
-
   void take_request(Session& session) {
     session.seen = session.slot->posted.load();
     const Request request = session.slot->request;
@@ -244,7 +271,7 @@ class ParameterServer::Impl {
       case Request::Kind::kData:
         if (policy_ || session.data.size() >= kMostGradients)
           raise<InvalidArgument>("it sends gradients that it does not push");
-        session.data[request.push.sequence] = data_of(session);
+        session.data[request.push.sequence] = gradients_of(session, layout_);
         return reply(session, {.kind = Reply::Kind::kTaken});
       case Request::Kind::kLeave:
         reply(session, {.kind = Reply::Kind::kTaken});
@@ -275,7 +302,7 @@ class ParameterServer::Impl {
         raise<InvalidArgument>("it pushes gradient {} again", request.push.sequence);
       decide(policy_->push(session.worker, request.push));
       session.pushed = request.push.sequence;
-      session.data[session.pushed] = data_of(session);
+      session.data[session.pushed] = gradients_of(session, layout_);
     } else {
       decide(policy_->finish_epoch(session.worker));
     }
@@ -283,7 +310,7 @@ class ParameterServer::Impl {
 
   void initialise(const Session& session) {
     if (initialised_.load()) return;  // a chief that was restarted: training goes on from here
-    store_.initialise(data_of(session));
+    shard_.initialise(gradients_of(session, layout_));
     initialised_ = true;
     admit_waiting();
   }
@@ -299,18 +326,10 @@ class ParameterServer::Impl {
 
   void decide(Decision decision) {
     for (auto& command : decision.commands) {
-      for (auto& follower : followers_) send_to(follower, command);
+      if (followers_) followers_->send(command);
       actions_.emplace_back(std::move(command));
     }
     for (auto& answer : decision.answers) actions_.emplace_back(answer);
-  }
-
-  void send_to(Connection& follower, const Command& command) {
-    try {
-      send_command(follower, command, [this] { check(); });
-    } catch (const PeerLost& error) {
-      raise_follower_gone(static_cast<size_t>(&follower - followers_.data()), error.what());
-    }
   }
 
   void run_actions() {
@@ -320,8 +339,7 @@ class ParameterServer::Impl {
         actions_.pop_front();
         continue;
       }
-      const Command command = std::get<Command>(actions_.front());
-      if (!sessions_.are_ready(command)) return;
+      const Command command = std::get<Command>(std::move(actions_.front()));
       actions_.pop_front();
       carry_out(command);
     }
@@ -356,25 +374,29 @@ class ParameterServer::Impl {
   }
 
   void carry_out(const Command& command) {
-    std::vector<ParameterStore::WeightedData> sources;
+    std::vector<Contribution> sources;
     for (const auto& source : command.sources) {
       const Session* session = sessions_.holder_of(source);
-      if (session == nullptr) {
-        log_warning("worker {} died before its gradient reached this server: it is left out", source.worker);
-        continue;
-      }
-      sources.push_back({&session->data.at(source.sequence), source.weight, source.worker});
+      if (session == nullptr)
+        raise<DataLoss>("gradient {} of {} is to be used, and parameter server {} does not have it",
+                        source.sequence, name_of(source.worker), options_.server);
+      sources.push_back({{&session->data.at(source.sequence), source.weight}, source.worker});
     }
     if (command.kind == Command::Kind::kAccumulate) {
-      for (const auto& source : sources) store_.accumulate(source);
+      for (const auto& [source, worker] : sources) {
+        if (!shard_.accumulate(source)) not_finite_of_ = worker;
+      }
     } else if (command.kind == Command::Kind::kApply) {
       if (policy_) say_who_has_left();
-      apply(command, std::move(sources));
+      apply(command, sources);
     }
     sessions_.release(command);
   }
 
-  void apply(const Command& command, std::vector<ParameterStore::WeightedData> sources) {
+  void apply(const Command& command, const std::vector<Contribution>& contributions) {
+    if (command.version != version_ + 1)
+      raise<DataLoss>("update {} is to be made, and parameter server {} is at {}: some were lost",
+                      command.version, options_.server, version_);
     view_.announced().exchange(command.version);
     wait_for_readers(command.version);
     view_.begun().exchange(command.version);
@@ -383,16 +405,32 @@ class ParameterServer::Impl {
       send_answer(std::get<Answer>(actions_.front()));
       actions_.pop_front();
     }
-    store_.apply({.sources = std::move(sources),
-                  .divisor = command.divisor,
-                  .lr = command.lr,
-                  .gradient_scale = command.gradient_scale,
-                  .version = command.version,
-                  .asynchronous = command.asynchronous},
-                 [this](size_t) { wake_workers(); });
+    ShardUpdate::Update update = {.divisor = command.divisor,
+                                  .lr = command.lr,
+                                  .gradient_scale = command.gradient_scale,
+                                  .asynchronous = command.asynchronous};
+    for (const auto& [source, worker] : contributions) update.sources.push_back(source);
+    const auto result = shard_.apply(update, [&](size_t chunk) {
+      view_.version(chunk).exchange(command.version);
+      wake_workers();
+    });
+    if (result.not_finite) stop_at_nan(command, contributions, *result.not_finite);
     step_ = command.step;
     version_ = command.version;
     wake_workers();
+  }
+
+  [[noreturn]] void stop_at_nan(const Command& command, const std::vector<Contribution>& contributions,
+                                size_t slice) const {
+    int whose = not_finite_of_;
+    for (const auto& [source, worker] : contributions) {
+      const void* data = (*source.gradients)[slice];
+      if (data != nullptr && !all_finite(layout_[slice].dtype, data, layout_.slices()[slice].count))
+        whose = worker;
+    }
+    raise<DataLoss>(
+        "the gradient of {}{} is infinite or not a number, in update {} (--on-nan skip would leave it out)",
+        layout_[slice].name, whose < 0 ? "" : fmt::format(" from worker/{}", whose), command.version);
   }
 
   void wake_workers() {
@@ -474,49 +512,27 @@ class ParameterServer::Impl {
   // have commands for the followers until it ends.
   bool is_over() const {
     return left_.size() == static_cast<size_t>(options_.spec.policy.workers) &&
-           (is_leader() || !has_leader_.load());
-  }
-
-  // ---- The leader and its followers.
-
-  void reach_followers() {
-    for (int server = 1; server < options_.spec.servers; ++server) {
-      const auto deadline = Deadline::after(options_.join_timeout);
-      const ServerAddress where = options_.find_server(server, deadline);
-      const std::string channel_name = command_channel_name(options_.job_id, options_.model_id);
-      followers_.push_back(where.local_name.empty()
-                               ? options_.endpoint->connect(where.address, channel_name, deadline)
-                               : options_.endpoint->connect_local(where.local_name, channel_name, deadline));
-    }
+           (!leader_ || !leader_->is_there());
   }
 
   void follow() {
-    for (;;) {
-      Connection leader = options_.endpoint->accept(command_channel_name(options_.job_id, options_.model_id),
-                                                    Deadline::never(), [this] { check(); });
-      has_leader_ = true;
-      try {
-        for (;;) events_.put(receive_command(leader, [this] { check(); }));
-      } catch (const PeerLost&) {
-        log_debug("the leader is gone");
-      }
-      has_leader_ = false;
-    }
+    leader_->follow([this](Command command) { events_.put(std::move(command)); });
   }
 
   const Options options_;
   const Placement placement_;
-  const std::vector<Slice>& slices_;
+  const FlatLayout& layout_;
   const SpinPolicy spin_policy_;
   const std::shared_ptr<Arena> arena_;           // of the parameters: workers only read it
   const std::shared_ptr<Arena> doorbell_arena_;  // of the doorbell: workers ring it
   StoreView view_;
   Doorbell& doorbell_;
-  ParameterStore store_;
+  ThreadPool pool_;
+  ShardUpdate shard_;
   EventQueue events_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> initialised_{false};
-  std::atomic<bool> has_leader_{true};  // of a follower: it may get commands
+  std::optional<LeaderLink> leader_;  // of a follower
 
   // Of the thread that works.
   std::optional<UpdatePolicy> policy_;  // of the leader
@@ -526,11 +542,12 @@ class ParameterServer::Impl {
   std::vector<int> left_lately_;  // since the last update
   std::vector<int> waiting_to_enter_;
   std::deque<Action> actions_;
-  std::vector<Connection> followers_;
+  std::optional<Followers> followers_;  // of the leader
   int64_t step_ = 0;
   int64_t version_ = 0;
-  uint64_t looks_ = 0;   // how often it was said whom workers wait for
-  size_t reported_ = 0;  // how many had entered at the last report
+  int not_finite_of_ = -1;  // the worker whose gradient was not, if it was accumulated
+  uint64_t looks_ = 0;      // how often it was said whom workers wait for
+  size_t reported_ = 0;     // how many had entered at the last report
   Clock::time_point next_report_;
 
   mutable Mutex mutex_;

@@ -5,14 +5,13 @@
 
 #include "muster/net/arena.h"
 #include "muster/ps/server/parameter_server_fault_test.h"
+#include "muster/testing/fuzz.h"
 
 namespace muster::detail {
 namespace {
 
 using namespace testing;
 
-// How long a test goes on. More: --gtest_filter='Fuzz*' --gtest_repeat=30, with another --gtest_random_seed.
-constexpr auto kDuration = 2s;
 constexpr int kLeast = 20;  // attacks, and pushes
 
 constexpr muster::detail::testing::Setup kSetup = {.servers = 1, .shared = true};
@@ -170,7 +169,7 @@ TEST(Fuzz, AnHonestWorkerTrainsOnWhateverOthersSend) {
   Worker worker(servers.client_options(0, kNewest));
   worker.initialise(0);
   worker.enter();
-  const auto deadline = Deadline::after(kDuration);
+  const auto deadline = fuzz_deadline(2s);
   const auto seed = static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed());
   int pushes = 0;
   run_workers(kFuzzWorkers, [&](int index) {

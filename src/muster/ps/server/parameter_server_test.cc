@@ -1,5 +1,8 @@
 #include "muster/ps/server/parameter_server_test.h"
 
+#include "muster/base/convert.h"
+#include "muster/optim/shard_update.h"
+
 namespace muster::detail {
 namespace {
 
@@ -118,8 +121,8 @@ TEST_P(ParameterServers, AVariableWithoutGradientStaysAsItIs) {
   ParameterClient client(servers.client_options(0));
   std::vector<std::vector<float>> values = {std::vector<float>(21, 1), std::vector<float>(5, 2),
                                             std::vector<float>(300 * 257, 3)};
-  std::vector<float*> variables = {values[0].data(), values[1].data(), values[2].data()};
-  client.initialise(std::vector<const float*>(variables.begin(), variables.end()));
+  std::vector<void*> variables = {values[0].data(), values[1].data(), values[2].data()};
+  client.initialise(std::vector<const void*>(variables.begin(), variables.end()));
   const Reply reply = client.enter();
   const std::vector<float> gradient(5, 0.25F);  // outside of the arena
   client.deliver(1, gradient.data());
@@ -213,6 +216,108 @@ TEST_P(ParameterServers, HalfPrecisionTravelsAndFullPrecisionIsKept) {
   for (int i = 0; i < 8; ++i) worker.push(1.0F / 1024);
   // One 1/1024 is lost in a bfloat16 near 1; eight of them are not, where the server keeps them all.
   EXPECT_EQ(worker.value(), 1 - 8.0F / 1024);
+}
+
+// A variable of each type that is trained, with values and gradients of its own.
+struct Mixed {
+  Mixed() {
+    for (size_t i = 0; i < variables.size(); ++i) {
+      std::vector<double> wide(variables[i].count());
+      for (size_t k = 0; k < wide.size(); ++k) wide[k] = 0.125 * static_cast<double>(k % 7 + i + 1);
+      values.push_back(narrow(wide, variables[i].dtype));
+      for (size_t k = 0; k < wide.size(); ++k) wide[k] = static_cast<double>(k % 5 + i) - 2;
+      gradients.push_back(narrow(wide, variables[i].dtype));
+    }
+  }
+
+  static std::vector<std::byte> narrow(const std::vector<double>& from, DType dtype) {
+    std::vector<std::byte> to(from.size() * size_of(dtype));
+    const std::vector<float> floats(from.begin(), from.end());
+    if (dtype == DType::kFloat64) {
+      std::memcpy(to.data(), from.data(), to.size());
+    } else if (dtype == DType::kFloat32) {
+      std::memcpy(to.data(), floats.data(), to.size());
+    } else {
+      convert(DType::kFloat32, floats.data(), dtype, to.data(), floats.size());
+    }
+    return to;
+  }
+
+  static std::vector<double> widen(const void* from, size_t count, DType dtype) {
+    if (dtype == DType::kFloat64)
+      return {static_cast<const double*>(from), static_cast<const double*>(from) + count};
+    std::vector<float> floats(count);
+    if (dtype == DType::kFloat32) {
+      std::memcpy(floats.data(), from, count * sizeof(float));
+    } else {
+      convert(dtype, from, DType::kFloat32, floats.data(), count);
+    }
+    return {floats.begin(), floats.end()};
+  }
+
+  template <typename Pointer>
+  static std::vector<Pointer> pointers(std::vector<std::vector<std::byte>>& of) {
+    std::vector<Pointer> pointers;
+    for (auto& bytes : of) pointers.push_back(bytes.data());
+    return pointers;
+  }
+
+  std::vector<ParameterInfo> variables = {{"a", {3, 7}},
+                                          {"b", {1001}, DType::kBFloat16},
+                                          {"c", {130, 257}},
+                                          {"d", {517}, DType::kFloat64},
+                                          {"e", {300}, DType::kFloat16}};
+  std::vector<std::vector<std::byte>> values;
+  std::vector<std::vector<std::byte>> gradients;
+};
+
+// The same variables and gradients on servers, and in one piece.
+void expect_trains_as_one_piece(const Setup& setup, const UpdateRulePtr& rule, double clip_norm) {
+  constexpr int kSteps = 3;
+  constexpr double kRate = 0.1;
+  Mixed mixed;
+  const FlatLayout layout(mixed.variables);
+  std::vector<std::byte> memory(layout.bytes());
+  ShardUpdate whole({.layout = layout, .rule = rule, .parameters = memory.data(), .clip_norm = clip_norm});
+  whole.initialise(Mixed::pointers<const void*>(mixed.values));
+  const auto gradients = Mixed::pointers<const void*>(mixed.gradients);
+  for (int i = 0; i < kSteps; ++i) whole.apply({.sources = {{.gradients = &gradients}}, .lr = kRate});
+
+  ModelSpec spec = spec_of(setup, {.workers = 1}, rule);
+  spec.variables = mixed.variables;
+  spec.clip_norm = clip_norm;
+  ServerGroup servers(setup, spec);
+  ParameterClient client(servers.client_options(0));
+  client.initialise(Mixed::pointers<const void*>(mixed.values));
+  const auto variables = Mixed::pointers<void*>(mixed.values);
+  Reply reply = client.enter();
+  for (int i = 0; i < kSteps; ++i) {
+    for (size_t v = 0; v < gradients.size(); ++v) client.deliver(v, gradients[v]);
+    reply = client.push({.step = reply.step, .version = reply.version, .lr = kRate});
+    client.pull(reply.version, variables);
+  }
+  for (size_t v = 0; v < gradients.size(); ++v) {
+    const ParameterInfo& variable = mixed.variables[v];
+    const auto expected = Mixed::widen(memory.data() + layout.offset(v), variable.count(), variable.dtype);
+    const auto found = Mixed::widen(variables[v], variable.count(), variable.dtype);
+    for (size_t k = 0; k < variable.count(); ++k)
+      ASSERT_NEAR(found[k], expected[k], 1e-6) << rule->name() << ", " << variable.name << ' ' << k;
+  }
+  client.leave();
+}
+
+TEST_P(ParameterServers, VariablesOfAllTypesTrainAsInOnePiece) {
+  expect_trains_as_one_piece(GetParam(), sgd({.lr = 0.1, .momentum = 0.9}), 0);
+  expect_trains_as_one_piece(GetParam(), adam({.lr = 0.1}), 0);
+}
+
+TEST_P(ParameterServers, TheNormOfTheGradientIsThatOfAllShards) {
+  expect_trains_as_one_piece(GetParam(), sgd({.lr = 0.1}), 0.5);
+}
+
+TEST_P(ParameterServers, NormsOfVariablesAreThoseOfAllTheirSlices) {
+  expect_trains_as_one_piece(GetParam(), lars({.lr = 0.1, .momentum = 0.9}), 0);
+  expect_trains_as_one_piece(GetParam(), lamb({.lr = 0.1}), 0.5);
 }
 
 TEST(AGradientThatIsNotANumber, IsNamedWithItsWorkerAndTheReportCountsAllBeforeIt) {

@@ -111,7 +111,7 @@ class Worker {
 
   void initialise(float value) {
     for (auto& values : values_) std::fill(values.begin(), values.end(), value);
-    client_.initialise(std::vector<const float*>(variables_.begin(), variables_.end()));
+    client_.initialise(std::vector<const void*>(variables_.begin(), variables_.end()));
   }
 
   Reply enter() { return take(client_.enter()); }
@@ -154,7 +154,7 @@ class Worker {
   ParameterClient client_;
   std::vector<std::vector<float>> values_;
   std::vector<std::shared_ptr<void>> gradients_;
-  std::vector<float*> variables_;
+  std::vector<void*> variables_;
   Reply reply_;
   int64_t version_ = 0;
 };

@@ -12,17 +12,13 @@
 namespace muster::detail {
 namespace {
 
-size_t extent_of(const std::vector<Slice>& slices) {
-  return slices.empty() ? 0 : slices.back().offset + slices.back().count;
-}
-
 std::shared_ptr<SessionSlot> make_slot(size_t slices) {
   void* memory = std::aligned_alloc(alignof(SessionSlot), (SessionSlot::bytes(slices) + 63) / 64 * 64);
   MUSTER_CHECK(memory != nullptr);
   return {SessionSlot::make(memory), [](SessionSlot* slot) { std::free(slot); }};
 }
 
-constexpr size_t kFront = 16;  // elements: nothing is at offset 0
+constexpr size_t kFront = 64;  // nothing is at offset 0
 
 // Parameters on their way out, while they are read. The link takes them from where they are; what it does not
 // take at once is copied, so that nobody who wants to change them waits for a slow network.
@@ -30,19 +26,22 @@ class Outgoing {
  public:
   /// Copies go to `copies`, which outlives this.
   Outgoing(const RemoteWorker::Options& options, BlockingLink& link, std::vector<std::byte>& copies)
-      : wire_dtype_(options.wire_dtype), link_(link), copies_(copies) {
-    for (const auto& slice : options.slices) total_ += slice.count * size_of(wire_dtype_);
+      : options_(options), link_(link), copies_(copies) {
+    const FlatLayout& layout = options.view.layout();
+    for (size_t i = 0; i < layout.size(); ++i)
+      total_ += layout.slices()[i].count * size_of(options.spec.wire_of(layout[i].dtype));
     copies_.resize(total_);
   }
 
   size_t total() const { return total_; }
 
-  void add(const float* data, size_t count) {
-    const size_t bytes = count * size_of(wire_dtype_);
-    void* from = const_cast<float*>(data);
-    if (wire_dtype_ != DType::kFloat32) {
+  void add(DType dtype, const std::byte* data, size_t count) {
+    const DType wire = options_.spec.wire_of(dtype);
+    const size_t bytes = count * size_of(wire);
+    void* from = const_cast<std::byte*>(data);
+    if (wire != dtype) {
       from = copies_.data() + added_;
-      convert(DType::kFloat32, data, wire_dtype_, from, count);
+      convert(dtype, data, wire, from, count);
     }
     parts_.push_back({from, bytes});
     added_ += bytes;
@@ -76,7 +75,7 @@ class Outgoing {
   static constexpr size_t kEnough = size_t{512} * 1024;  // bytes that are worth a call of the system
   static constexpr size_t kMostParts = 256;
 
-  const DType wire_dtype_;
+  const RemoteWorker::Options& options_;
   BlockingLink& link_;
   std::vector<std::byte>& copies_;
   size_t total_ = 0;
@@ -91,10 +90,10 @@ class Outgoing {
 
 RemoteWorker::RemoteWorker(Options options)
     : options_(std::move(options)),
-      extent_((extent_of(options_.slices) + 15) / 16 * 16),
-      slot_(make_slot(options_.slices.size())),
-      buffers_(kFront + 2 * extent_) {
-  for (auto& here : here_) here.assign(options_.slices.size(), false);
+      layout_(options_.view.layout()),
+      slot_(make_slot(layout_.size())),
+      buffers_(kFront + 2 * layout_.bytes()) {
+  for (auto& here : here_) here.assign(layout_.size(), false);
 }
 
 RemoteWorker::~RemoteWorker() {
@@ -201,12 +200,13 @@ void RemoteWorker::receive() {
 }
 
 void RemoteWorker::receive_slice(const Frame& frame) {
-  if (frame.index >= options_.slices.size())
-    raise<Refused>("{} sent slice {}, and this server has {}", options_.name, frame.index,
-                   options_.slices.size());
-  const Slice& slice = options_.slices[frame.index];
-  if (frame.bytes != slice.count * size_of(options_.wire_dtype))
-    raise<Refused>("{} sent {} bytes for a slice of {} elements", options_.name, frame.bytes, slice.count);
+  if (frame.index >= layout_.size())
+    raise<Refused>("{} sent slice {}, and this server has {}", options_.name, frame.index, layout_.size());
+  const DType dtype = layout_[frame.index].dtype;
+  const DType wire = options_.spec.wire_of(dtype);
+  const size_t count = layout_.slices()[frame.index].count;
+  if (frame.bytes != count * size_of(wire))
+    raise<Refused>("{} sent {} bytes for a slice of {} elements", options_.name, frame.bytes, count);
   const bool again = frame.number <= taken_;
   const size_t which = frame.number % 2;
   if (!again && sequences_[which] != frame.number) {
@@ -215,15 +215,15 @@ void RemoteWorker::receive_slice(const Frame& frame) {
         slot_->doorbell, options_.spin_policy,
         [&] { return stopping_.load() || slot_->consumed.load() >= sequences_[which]; }, [this] { check(); });
     sequences_[which] = frame.number;
-    here_[which].assign(options_.slices.size(), false);
+    here_[which].assign(layout_.size(), false);
   }
-  float* destination = buffers_.data() + kFront + which * extent_ + slice.offset;
-  const bool passes = again || options_.wire_dtype != DType::kFloat32;
+  std::byte* destination = buffers_.data() + kFront + which * layout_.bytes() + layout_.offset(frame.index);
+  const bool passes = again || wire != dtype;
   if (passes) passing_.resize(std::max<size_t>(passing_.size(), frame.bytes));
   const iovec part = {passes ? static_cast<void*>(passing_.data()) : destination, frame.bytes};
   link_->receive({&part, 1}, [this] { check(); });
   if (again) return;
-  if (passes) convert(options_.wire_dtype, passing_.data(), DType::kFloat32, destination, slice.count);
+  if (passes) convert(wire, passing_.data(), dtype, destination, count);
   here_[which][frame.index] = true;
 }
 
@@ -236,9 +236,9 @@ void RemoteWorker::receive_request(const Frame& frame) {
     raise<Refused>("{} sent a request out of turn", options_.name);
   const size_t which = request.push.sequence % 2;
   const bool has_data = sequences_[which] == request.push.sequence && request.push.sequence > taken_;
-  for (size_t i = 0; i < options_.slices.size(); ++i) {
-    const size_t element = kFront + which * extent_ + options_.slices[i].offset;
-    slot_->offsets()[i] = has_data && here_[which][i] ? element * sizeof(float) : 0;
+  for (size_t i = 0; i < layout_.size(); ++i) {
+    const size_t offset = kFront + which * layout_.bytes() + layout_.offset(i);
+    slot_->offsets()[i] = has_data && here_[which][i] ? offset : 0;
   }
   taken_ = std::max(taken_, request.push.sequence);
   slot_->request = request;
@@ -281,7 +281,9 @@ void RemoteWorker::send_parameters(int64_t at_least) {
     link_->send_one(Frame{.kind = Frame::Kind::kParameters, .bytes = outgoing.total()}, checks);
     const auto version = options_.view.try_read(
         at_least, {*slot_, options_.doorbell, options_.spin_policy, checks, [&] { outgoing.send_some(); }},
-        [&](const StoreView::Range& range, const float* data) { outgoing.add(data, range.count); });
+        [&](const StoreView::Range& range, const std::byte* data) {
+          outgoing.add(layout_[range.slice].dtype, data, range.count);
+        });
     outgoing.finish({.kind = Frame::Kind::kWhole,
                      .index = version.has_value() ? 1U : 0U,
                      .number = static_cast<uint64_t>(version.value_or(0))},

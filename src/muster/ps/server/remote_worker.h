@@ -24,7 +24,7 @@
 #include "muster/base/dtype.h"
 #include "muster/base/mutex.h"
 #include "muster/net/blocking_link.h"
-#include "muster/ps/placement.h"
+#include "muster/ps/model_spec.h"
 #include "muster/ps/session_protocol.h"
 #include "muster/ps/store_view.h"
 
@@ -36,8 +36,7 @@ class RemoteWorker {
     std::string name;  ///< "worker 2", for messages
     const StoreView& view;
     Doorbell& doorbell;
-    const std::vector<Slice>& slices;
-    DType wire_dtype = DType::kFloat32;
+    const ModelSpec& spec;
     SpinPolicy spin_policy;
   };
 
@@ -49,8 +48,8 @@ class RemoteWorker {
   SessionSlot& slot() { return *slot_; }
 
   /// Where the offsets of the slot count from.
-  const std::byte* base() const { return reinterpret_cast<const std::byte*>(buffers_.data()); }
-  size_t capacity() const { return buffers_.size() * sizeof(float); }
+  const std::byte* base() const { return buffers_.data(); }
+  size_t capacity() const { return buffers_.size(); }
 
   /// Goes on with a new link, after the old one if there was any. Not after close(): the link is dropped.
   void attach(std::unique_ptr<BlockingLink> link);
@@ -78,9 +77,9 @@ class RemoteWorker {
   void broken();
 
   const Options options_;
-  const size_t extent_;  // elements of a buffer
+  const FlatLayout& layout_;
   std::shared_ptr<SessionSlot> slot_;
-  std::vector<float> buffers_;             // two, and nothing at offset 0
+  std::vector<std::byte> buffers_;         // two, and nothing at offset 0
   std::array<std::vector<bool>, 2> here_;  // slices that have come, of the receiving thread
   std::array<uint64_t, 2> sequences_{};    // that they are of
   uint64_t taken_ = 0;                     // the last sequence that a request was about

@@ -15,7 +15,6 @@ std::shared_ptr<Session> SessionTable::remove(int worker) {
   if (found == sessions_.end()) return nullptr;
   auto session = std::move(found->second);
   sessions_.erase(found);
-  left_.insert_or_assign(worker, session->incarnation);
   if (!session->data.empty()) orphaned_.push_back(session);
   return session;
 }
@@ -35,19 +34,6 @@ Session* SessionTable::holder_of(const GradientSource& source) const {
   const auto orphan =
       std::find_if(orphaned_.begin(), orphaned_.end(), [&](const auto& entry) { return has(*entry); });
   return orphan == orphaned_.end() ? nullptr : orphan->get();
-}
-
-bool SessionTable::is_gone(const GradientSource& source) const {
-  if (const Session* session = find(source.worker); session != nullptr)
-    return session->incarnation > source.incarnation;
-  const auto left = left_.find(source.worker);
-  return left != left_.end() && left->second >= source.incarnation;
-}
-
-bool SessionTable::are_ready(const Command& command) const {
-  return std::all_of(command.sources.begin(), command.sources.end(), [this](const GradientSource& source) {
-    return holder_of(source) != nullptr || is_gone(source);
-  });
 }
 
 void SessionTable::release(const Command& command) {

@@ -29,19 +29,12 @@ class SessionTable {
   /// The session that has these gradients, be its worker still there or not; nullptr when nobody has.
   Session* holder_of(const GradientSource& source) const;
 
-  /// Whether all gradients of a command are there, or will not come any more. On a follower a command may
-  /// come before the gradients that it is about.
-  bool are_ready(const Command& command) const;
-
   /// Gradients of a command have been used: their memory is the worker's again.
   void release(const Command& command);
 
  private:
-  bool is_gone(const GradientSource& source) const;
-
   std::map<int, std::shared_ptr<Session>> sessions_;
   std::vector<std::shared_ptr<Session>> orphaned_;
-  std::map<int, int> left_;  // the last incarnation of workers that are gone
 };
 
 }  // namespace muster::detail

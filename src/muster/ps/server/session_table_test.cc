@@ -49,32 +49,6 @@ TEST_F(SessionTableTest, AGradientIsFoundByItsWorkerItsIncarnationAndItsSequence
   EXPECT_EQ(table_.holder_of(source(0, 2, 7)), nullptr);
 }
 
-TEST_F(SessionTableTest, ACommandIsReadyWhenAllItsGradientsAreThere) {
-  add(0, 0, {1});
-  add(1, 0);
-  const Command command = {.sources = {source(0, 0, 1), source(1, 0, 1)}};
-  EXPECT_FALSE(table_.are_ready(command));
-  table_.find(1)->data[1] = {};
-  EXPECT_TRUE(table_.are_ready(command));
-}
-
-TEST_F(SessionTableTest, AWorkerThatHasNotComeYetIsWaitedFor) {
-  EXPECT_FALSE(table_.are_ready({.sources = {source(1, 0, 1)}}));
-  add(1, 0);
-  table_.remove(1);
-  EXPECT_FALSE(table_.are_ready({.sources = {source(1, 1, 1)}})) << "its next incarnation is still to come";
-}
-
-TEST_F(SessionTableTest, WhatWillNotComeAnyMoreIsNotWaitedFor) {
-  add(1, 3);
-  table_.remove(1);
-  EXPECT_TRUE(table_.are_ready({.sources = {source(1, 3, 1)}})) << "its worker is gone";
-  EXPECT_TRUE(table_.are_ready({.sources = {source(1, 2, 1)}})) << "and was a later incarnation";
-  add(1, 4);
-  EXPECT_TRUE(table_.are_ready({.sources = {source(1, 3, 1)}})) << "it has come again since";
-  EXPECT_FALSE(table_.are_ready({.sources = {source(1, 4, 1)}}));
-}
-
 TEST_F(SessionTableTest, AnOrphanedSessionKeepsItsGradientsUntilTheyHaveBeenUsed) {
   add(1, 0, {1, 2});
   const auto session = table_.remove(1);
