@@ -1,0 +1,71 @@
+#include "muster/ps/server/store.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "muster/base/cpu.h"
+#include "muster/base/error.h"
+#include "muster/optim/gradients.h"
+#include "muster/optim/rule_text.h"
+
+namespace muster::detail {
+namespace {
+
+constexpr int kMostThreads = 4;
+constexpr size_t kWorthAPool = size_t{512} * 1024;  // bytes: waking another thread for fewer saves nothing
+
+}  // namespace
+
+Store::Store(const ModelSpec& spec, const FlatLayout& layout,
+             std::function<void(std::span<double>)> add_up_shards)
+    : layout_(layout),
+      arena_(Arena::create()),
+      view_(layout_, static_cast<std::byte*>(arena_->allocate(StoreView::bytes(layout_)))),
+      pool_(layout_.bytes() < kWorthAPool ? 1 : std::min(kMostThreads, available_cores())),
+      shard_({.layout = layout_,
+              .rule = parse_rule(spec.rule),
+              .parameters = view_.parameters(),
+              .clip_norm = spec.clip_norm,
+              .run = [this](size_t count, const auto& work) { pool_.run(count, work); },
+              .add_up_shards = std::move(add_up_shards)}) {}
+
+void Store::accumulate(const Contribution& contribution) {
+  if (!shard_.accumulate(contribution.source)) not_finite_of_ = contribution.worker;
+}
+
+void Store::announce(int64_t version) {
+  if (version != version_ + 1)
+    raise<DataLoss>("update {} is to be made of version {}: some between were lost", version, version_);
+  view_.announced().exchange(version);
+}
+
+void Store::apply(const Command& command, const std::vector<Contribution>& contributions,
+                  const std::function<void()>& changed) {
+  ShardUpdate::Update update = {.divisor = command.divisor,
+                                .lr = command.lr,
+                                .gradient_scale = command.gradient_scale,
+                                .asynchronous = command.asynchronous};
+  for (const auto& contribution : contributions) update.sources.push_back(contribution.source);
+  const auto result = shard_.apply(update, [&](size_t chunk) {
+    view_.version(chunk).exchange(command.version);
+    changed();
+  });
+  if (result.not_finite) raise_not_finite(command, contributions, *result.not_finite);
+  version_ = command.version;
+}
+
+void Store::raise_not_finite(const Command& command, const std::vector<Contribution>& contributions,
+                             size_t slice) const {
+  int whose = not_finite_of_;
+  for (const auto& [source, worker] : contributions) {
+    const void* data = (*source.gradients)[slice];
+    if (data != nullptr && !all_finite(layout_[slice].dtype, data, layout_.slices()[slice].count))
+      whose = worker;
+  }
+  raise<DataLoss>(
+      "the gradient of {}{} is infinite or not a number, in update {} (--on-nan skip would leave it out)",
+      layout_[slice].name, whose < 0 ? "" : fmt::format(" from worker/{}", whose), command.version);
+}
+
+}  // namespace muster::detail
