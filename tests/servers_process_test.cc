@@ -267,7 +267,7 @@ TEST_P(EachMode, AKilledWorkerIsDoneWithoutAndServersEndToo) {
   const auto server = cluster_.wait(job.servers[0], soon());
   EXPECT_EQ(server.exit_code, 0) << server.output;
   if (std::string(GetParam()) == "ps-sync") {
-    EXPECT_THAT(server.output, HasSubstr("worker 2 has failed: averaging 2 gradients instead of 3"));
+    EXPECT_THAT(server.output, HasSubstr("worker/2 has failed: averaging 2 gradients instead of 3"));
   }
   expect_success(job.servers[1]);
 }

@@ -138,10 +138,7 @@ class CommunicatorGroup : public WorkerGroup {
     raise<InvalidArgument>("there is no worker of rank {}", rank);
   }
 
-  std::string describe(int rank) const {
-    const TaskInfo& task = worker(rank);
-    return fmt::format("{} (host {}, pid {})", task.task.short_name(), task.host_name, task.pid);
-  }
+  std::string describe(int rank) const { return worker(rank).describe(); }
 
   const int number_;  // of the model
   JobContext& job_;

@@ -71,7 +71,7 @@ std::string Attempt::connect() {
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank == me) continue;
     const RankInfo& info = connected_.ranks[static_cast<size_t>(rank)];
-    const std::string who = fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
+    const std::string who = info.to_string();
     const std::string channel_name =
         fmt::format("{}/control/{}/{}-{}", connected_.id, number_, std::min(me, rank), std::max(me, rank));
     const ScopedWait wait(options_.waits, [&] {
@@ -154,8 +154,12 @@ ConnectedRanks connect_ranks(const Communicator::Options& options, HostMemory& m
       .local_name = options.endpoint->local_name(),
       .token = random_token()};
   ConnectedRanks connected;
-  for (const auto& text : options.rendezvous(to_text(self), deadline))
+  for (const auto& text : options.rendezvous(to_text(self), deadline)) {
+    const size_t rank = connected.ranks.size();
     connected.ranks.push_back(rank_info(text));
+    connected.ranks.back().task =
+        rank < options.tasks.size() ? options.tasks[rank] : fmt::format("rank {}", rank);
+  }
   connected.id = options.name + "/" + connected.ranks.front().token;
 
   std::set<std::string> apart;  // hosts whose ranks can't share memory
@@ -168,8 +172,8 @@ ConnectedRanks connect_ranks(const Communicator::Options& options, HostMemory& m
       if (troubles[rank].empty()) continue;
       agreed = false;
       apart.insert(connected.ranks[rank].host_identity);
-      log_warning("rank {} of {} can't share memory inside its host, so its ranks use TCP: {}", rank,
-                  options.name, troubles[rank]);
+      log_warning("{} can't share memory inside its host, so the ranks of {} there use TCP: {}",
+                  connected.ranks[rank].to_string(), options.name, troubles[rank]);
     }
     if (agreed) return connected;
     if (!may_retry) raise<PeerLost>("the ranks of {} could not connect", options.name);

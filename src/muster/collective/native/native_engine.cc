@@ -194,9 +194,8 @@ void NativeEngine::run(const Operation& operation, uint64_t number, Deadline dea
   }
 }
 
-std::string NativeEngine::task_of(int rank) const {
-  const auto at = static_cast<size_t>(rank);
-  return at < options_.tasks.size() ? options_.tasks[at] : fmt::format("rank {}", rank);
+const std::string& NativeEngine::task_of(int rank) const {
+  return ranks_[static_cast<size_t>(rank)].task;
 }
 
 void NativeEngine::run_collective(const OperationContext& context) {

@@ -40,7 +40,7 @@ class NativeEngine : public Engine {
   void begin(ConnectedRanks connected);
   void run_collective(const OperationContext& context);
   void run_message(const OperationContext& context);
-  std::string task_of(int rank) const;
+  const std::string& task_of(int rank) const;
   void run_plan(const OperationContext& context, const Plan& plan);
   void run_over_links(const OperationContext& context, const Plan& plan);
   void run_in_passes(const OperationContext& context, const Plan& plan);

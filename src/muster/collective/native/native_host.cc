@@ -45,13 +45,11 @@ void NativeHost::check(const std::string& during, const std::vector<int>& waited
   if (options_.error.raised()) options_.error.check(during);
   for (const int rank : waited_for) {
     if (!options_.peers.given_up(rank)) continue;
-    const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
-    options_.error.fail(
-        GroupError::Kind::kPeerLost,
-        fmt::format("rank {} (host {}, pid {}) has left the group: it has ended, and others still train; is "
-                    "finish_epoch() missing after its loop?",
-                    rank, info.host_name, info.pid),
-        during);
+    options_.error.fail(GroupError::Kind::kPeerLost,
+                        fmt::format("{} has left the group: it has ended, and others still train; is "
+                                    "finish_epoch() missing after its loop?",
+                                    options_.ranks[static_cast<size_t>(rank)].to_string()),
+                        during);
   }
 }
 

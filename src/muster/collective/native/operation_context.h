@@ -41,10 +41,7 @@ struct OperationContext {
 
   std::string during() const { return fmt::format("{} number {} of {}", called.to_string(), number, group); }
 
-  std::string describe(int rank) const {
-    const RankInfo& info = ranks[static_cast<size_t>(rank)];
-    return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
-  }
+  std::string describe(int rank) const { return ranks[static_cast<size_t>(rank)].to_string(); }
 
   /// Throws what has failed, or at the deadline; `missing()` gives the ranks that are waited for. One of them
   /// that has left will not come any more, unless has_connection(rank): what it sent may be on its way, and

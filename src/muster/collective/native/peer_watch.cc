@@ -74,8 +74,7 @@ PeerWatch::~PeerWatch() {
 }
 
 std::string PeerWatch::describe(int rank) const {
-  const RankInfo& info = options_.ranks[static_cast<size_t>(rank)];
-  return fmt::format("rank {} (host {}, pid {})", rank, info.host_name, info.pid);
+  return options_.ranks[static_cast<size_t>(rank)].to_string();
 }
 
 void PeerWatch::say(Peer& peer, Message message, const std::string& text) {

@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <string>
 
+#include <fmt/format.h>
+
 namespace muster::detail {
 
-/// Who a rank is, for messages: "rank 2 (host b, pid 4711)".
+/// Who a rank is.
 struct RankInfo {
+  std::string task;  // "worker/2"; "rank 2" in a group whose ranks have no names
   std::string host_name;
   std::string host_identity;  // equal for ranks that may share memory
   std::string machine;        // equal for ranks that compete for the same cores
@@ -14,6 +17,9 @@ struct RankInfo {
   std::string address;     // of its data port
   std::string local_name;  // the same for peers on its host
   std::string token;       // made anew for each communicator
+
+  /// For messages: "worker/2 (host b, pid 4711)".
+  std::string to_string() const { return fmt::format("{} (host {}, pid {})", task, host_name, pid); }
 };
 
 }  // namespace muster::detail

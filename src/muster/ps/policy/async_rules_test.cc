@@ -70,8 +70,8 @@ TEST(Async, StalenessIsTheVersionNowLessTheOneThatWasRead) {
   EXPECT_THAT(script.policy.counts().at(0).staleness, ElementsAre(Pair(0, 3), Pair(1, 1)));
   EXPECT_THAT(script.policy.counts().at(1).staleness, ElementsAre(Pair(3, 1)));
   EXPECT_EQ(script.policy.report(),
-            "worker 0: 4 applied, 0 dropped, 0 skipped; staleness 0: 3, 1: 1\n"
-            "worker 1: 1 applied, 0 dropped, 0 skipped; staleness 3: 1\n");
+            "worker/0: 4 applied, 0 dropped, 0 skipped; staleness 0: 3, 1: 1\n"
+            "worker/1: 1 applied, 0 dropped, 0 skipped; staleness 3: 1\n");
 }
 
 TEST(Async, AGradientMoreStaleThanAllowedIsDropped) {

@@ -138,7 +138,7 @@ class SyncRules final : public ModeRules {
     const auto away = std::ranges::find(state_.workers, WorkerState::Status::kAway, &WorkerState::status);
     const bool anybody = away != state_.workers.end();
     if (std::exchange(somebody_is_away_, anybody) || !anybody) return;
-    log_info("worker {} waits for others elsewhere: averaging {} gradient{} without it",
+    log_info("worker/{} waits for others elsewhere: averaging {} gradient{} without it",
              away - state_.workers.begin(), count(), count() == 1 ? "" : "s");
   }
 

@@ -56,9 +56,9 @@ TEST(Sync, AWorkerThatFailsBeforeItEnteredIsNotWaitedFor) {
   script.enter(0);
   script.push(0);
   EXPECT_EQ(script.fail(1), "apply 0#1 = 1, 0 applied begins 1");
-  EXPECT_THAT(log.lines, ElementsAre(HasSubstr("worker 1 has failed: averaging 1 gradient instead of 2")));
+  EXPECT_THAT(log.lines, ElementsAre(HasSubstr("worker/1 has failed: averaging 1 gradient instead of 2")));
   EXPECT_EQ(script.enter(1), "1 begins 1");
-  EXPECT_THAT(log.lines.back(), HasSubstr("worker 1 is back: averaging 2 gradients instead of 1"));
+  EXPECT_THAT(log.lines.back(), HasSubstr("worker/1 is back: averaging 2 gradients instead of 1"));
   EXPECT_EQ(script.push(0), "");
 }
 
@@ -238,7 +238,7 @@ TEST(Sync, WhatIsCompleteWithoutTheFailedWorkerIsAppliedAtOnce) {
   script.enter_all(2);
   script.push(0);
   EXPECT_EQ(script.fail(1), "apply 0#1 = 1, 0 applied begins 1");
-  EXPECT_THAT(log.lines, ElementsAre(HasSubstr("worker 1 has failed: averaging 1 gradient instead of 2")));
+  EXPECT_THAT(log.lines, ElementsAre(HasSubstr("worker/1 has failed: averaging 1 gradient instead of 2")));
   EXPECT_EQ(log.lines.front().front(), 'W');
   EXPECT_EQ(script.push(0), "apply 0#2 = 2, 0 applied begins 2");
 }
@@ -251,7 +251,7 @@ TEST(Sync, ARestartedWorkerEntersAtTheCurrentStepAndCountsAgain) {
   script.push(0);
   script.push(0);
   EXPECT_EQ(script.enter(1, 1), "1 begins 2");
-  EXPECT_THAT(log.lines.back(), HasSubstr("worker 1 is back: averaging 2 gradients instead of 1"));
+  EXPECT_THAT(log.lines.back(), HasSubstr("worker/1 is back: averaging 2 gradients instead of 1"));
   EXPECT_EQ(log.lines.back().front(), 'I');
   EXPECT_EQ(script.push(0), "");
   EXPECT_EQ(script.push(1), "apply 0#3 1#1 = 3, 0 applied begins 3, 1 applied begins 3");
@@ -306,7 +306,7 @@ TEST(Sync, GradientsThatAreTooFewForAnUpdateAtTheEndAreToldOf) {
   EXPECT_THAT(log.lines, ElementsAre(HasSubstr(
                              "all workers have ended, and only 1 of the 5 gradients that make update 2 "
                              "(--replicas-to-aggregate) have come: what it would change is lost")));
-  EXPECT_THAT(script.policy.report(), HasSubstr("worker 1: 2 applied, 0 dropped, 0 skipped, 1 too few"));
+  EXPECT_THAT(script.policy.report(), HasSubstr("worker/1: 2 applied, 0 dropped, 0 skipped, 1 too few"));
 }
 
 TEST(Sync, AWorkerThatHasFinishedTheEpochIsNotWaitedFor) {

@@ -99,7 +99,7 @@ UpdatePolicy::~UpdatePolicy() = default;
 
 Decision UpdatePolicy::enter(int index, int incarnation) {
   if (index < 0 || index >= state_->options.workers) {
-    raise<InvalidArgument>("worker {} enters; expected 0 to {}", index, state_->options.workers - 1);
+    raise<InvalidArgument>("worker/{} enters; expected 0 to {}", index, state_->options.workers - 1);
   }
   WorkerState& worker = state_->worker(index);
   if (incarnation < worker.incarnation) return {};
@@ -117,7 +117,7 @@ Decision UpdatePolicy::enter(int index, int incarnation) {
   rules_->activated(index);
   const int after = needed();
   if (had_failed && after > before && !over()) {
-    log_info("worker {} is back: {}", index, gradients_instead(after, before));
+    log_info("worker/{} is back: {}", index, gradients_instead(after, before));
   }
   return settle();
 }
@@ -151,7 +151,7 @@ Decision UpdatePolicy::away(int index) {
 
 Decision UpdatePolicy::back(int index) {
   if (!is_living(index) || state_->worker(index).status != WorkerState::Status::kAway)
-    raise<InvalidArgument>("worker {} is back, but was not away", index);
+    raise<InvalidArgument>("worker/{} is back, but was not away", index);
   state_->worker(index).status = WorkerState::Status::kBack;
   rules_->activated(index);
   return settle();
@@ -159,7 +159,7 @@ Decision UpdatePolicy::back(int index) {
 
 Decision UpdatePolicy::resume(int index) {
   if (!is_living(index) || state_->worker(index).status != WorkerState::Status::kBack)
-    raise<InvalidArgument>("worker {} resumes, but has not come back", index);
+    raise<InvalidArgument>("worker/{} resumes, but has not come back", index);
   WorkerState& worker = state_->worker(index);
   worker.ask(WorkerState::Request::kResume, WorkerState::Status::kWaiting);
   queue_.push_back(index);
@@ -192,16 +192,16 @@ Decision UpdatePolicy::fail(int index) {
   state_->worker(index).failed = true;
   const int after = needed();
   if (after < before && !over()) {
-    log_warning("worker {} has failed: {}", index, gradients_instead(after, before));
+    log_warning("worker/{} has failed: {}", index, gradients_instead(after, before));
   }
   return settle();
 }
 
 WorkerState& UpdatePolicy::check_free(int index, const char* does) {
-  if (!is_living(index)) raise<InvalidArgument>("worker {} {}, but has not entered", index, does);
+  if (!is_living(index)) raise<InvalidArgument>("worker/{} {}, but has not entered", index, does);
   WorkerState& worker = state_->worker(index);
   if (worker.status != WorkerState::Status::kComputing) {
-    raise<InvalidArgument>("worker {} {}, but has not had the answer to its last request", index, does);
+    raise<InvalidArgument>("worker/{} {}, but has not had the answer to its last request", index, does);
   }
   return worker;
 }
@@ -209,20 +209,20 @@ WorkerState& UpdatePolicy::check_free(int index, const char* does) {
 void UpdatePolicy::check_push(int index, const Push& push) const {
   const WorkerState& worker = state_->worker(index);
   if (!worker.token || *worker.token != push.step) {
-    raise<InvalidArgument>("worker {} pushes a gradient for step {}; its token is for {}", index, push.step,
+    raise<InvalidArgument>("worker/{} pushes a gradient for step {}; its token is for {}", index, push.step,
                            worker.token ? fmt::format("step {}", *worker.token) : "none");
   }
   if (push.version < 0 || push.version > state_->version) {
-    raise<InvalidArgument>("worker {} pushes a gradient of version {}; expected 0 to {}", index, push.version,
+    raise<InvalidArgument>("worker/{} pushes a gradient of version {}; expected 0 to {}", index, push.version,
                            state_->version);
   }
   if (!push.skip && !(push.weight > 0 && push.total > 0)) {
     raise<InvalidArgument>(
-        "worker {} pushes a gradient with a weight of {} and a total of {}; expected more than 0", index,
+        "worker/{} pushes a gradient with a weight of {} and a total of {}; expected more than 0", index,
         push.weight, push.total);
   }
   if (push.samples < 0)
-    raise<InvalidArgument>("worker {} pushes a gradient of {} samples", index, push.samples);
+    raise<InvalidArgument>("worker/{} pushes a gradient of {} samples", index, push.samples);
 }
 
 void UpdatePolicy::retire(int index) {
@@ -371,7 +371,7 @@ const std::map<int, UpdatePolicy::WorkerCounts>& UpdatePolicy::counts() const {
 std::string UpdatePolicy::report() const {
   std::string text;
   for (const auto& [worker, count] : state_->counts) {
-    fmt::format_to(std::back_inserter(text), "worker {}: {} applied, {} dropped, {} skipped", worker,
+    fmt::format_to(std::back_inserter(text), "worker/{}: {} applied, {} dropped, {} skipped", worker,
                    count.applied, count.dropped, count.skipped);
     if (const int64_t gathered = rules_->gathered(worker); gathered > 0 && living() == 0)
       fmt::format_to(std::back_inserter(text), ", {} too few for an update", gathered);

@@ -125,16 +125,16 @@ std::string Acceptor::reason_to_reject(const Hello& hello) {
   if (hello.spec != options_.spec.fingerprint())
     return "the parameter servers train another model, or in another way";
   if (hello.worker < 0 || hello.worker >= options_.spec.policy.workers)
-    return fmt::format("this job has no worker {}", hello.worker);
+    return fmt::format("this job has no worker/{}", hello.worker);
   if (hello.sockets < 1 || hello.sockets > kMostSockets)
-    return fmt::format("worker {} wants {} sockets; expected 1 to {}", hello.worker, hello.sockets,
+    return fmt::format("worker/{} wants {} sockets; expected 1 to {}", hello.worker, hello.sockets,
                        kMostSockets);
   const MutexLock lock(mutex_);
   Newest& newest = newest_[hello.worker];
   if (hello.incarnation < newest.incarnation)
-    return fmt::format("worker {} was started again: this is an older one", hello.worker);
+    return fmt::format("worker/{} was started again: this is an older one", hello.worker);
   if (hello.incarnation > newest.incarnation) newest = {.incarnation = hello.incarnation};
-  if (newest.given_up) return fmt::format("it took worker {} for dead, and goes on without it", hello.worker);
+  if (newest.given_up) return fmt::format("it took worker/{} for dead, and goes on without it", hello.worker);
   return "";
 }
 
@@ -176,7 +176,7 @@ void Acceptor::accept_remote(Connection connection, const Hello& hello) {
     remote->detach();  // what it has received is counted now
   } else {
     remote =
-        std::make_shared<RemoteWorker>(RemoteWorker::Options{.name = fmt::format("worker {}", hello.worker),
+        std::make_shared<RemoteWorker>(RemoteWorker::Options{.name = fmt::format("worker/{}", hello.worker),
                                                              .view = options_.view,
                                                              .doorbell = options_.doorbell,
                                                              .spec = options_.spec,
@@ -191,7 +191,7 @@ void Acceptor::accept_remote(Connection connection, const Hello& hello) {
   connections.push_back(std::move(connection));
   const auto check_first = [&] {
     check();
-    if (connections.front().is_closed()) raise<PeerLost>("worker {} went away", hello.worker);
+    if (connections.front().is_closed()) raise<PeerLost>("worker/{} went away", hello.worker);
   };
   for (uint32_t i = 1; i < hello.sockets; ++i)
     connections.push_back(options_.endpoint->accept(

@@ -193,7 +193,7 @@ class ParameterServer::Impl {
       try {
         take_request(*session);
       } catch (const InvalidArgument& error) {
-        log_warning("worker {} is given up: {}", worker, error.what());
+        log_warning("worker/{} is given up: {}", worker, error.what());
         confused.push_back(worker);
       }
     }
@@ -266,7 +266,7 @@ class ParameterServer::Impl {
         break;
     }
     if (!leader_) {
-      log_warning("worker {} asked this server what only the leader decides", session.worker);
+      log_warning("worker/{} asked this server what only the leader decides", session.worker);
       return reply(session, {.kind = Reply::Kind::kDone});
     }
     if (request.kind == Request::Kind::kPush) return take_push(session, request);

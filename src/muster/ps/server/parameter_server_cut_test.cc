@@ -80,7 +80,7 @@ TEST(AWorkerThatWasTakenForDead, IsToldSo) {
     worker.push(3);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Aborted& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("parameter server 1: it took worker 1 for dead"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("parameter server 1: it took worker/1 for dead"));
   }
   back.join();
   chief.push(1);

@@ -178,7 +178,7 @@ const std::vector<Lie>& lies() {
        },
        "unknown request"},
       {"DataForAServerThatDecides", [](RawWorker& worker) { tell_push(worker, {}, Request::Kind::kData); },
-       "worker 1 is given up"},
+       "worker/1 is given up"},
   };
   return all;
 }
@@ -202,7 +202,7 @@ TEST_F(LyingWorker, WhoPushesASequenceAgainIsGivenUp) {
   worker->send_request(2, {.kind = Request::Kind::kPush, .push = {.sequence = 1}});
   worker->reply();
   worker->send_request(3, {.kind = Request::Kind::kPush, .push = {.sequence = 1, .step = 1, .version = 1}});
-  EXPECT_TRUE(log_.has("worker 1 is given up: it pushes gradient 1 again"));
+  EXPECT_TRUE(log_.has("worker/1 is given up: it pushes gradient 1 again"));
   EXPECT_TRUE(worker->is_ended());
   expect_goes_on(0);
 }
@@ -211,8 +211,8 @@ TEST_F(LyingWorker, WhoIsNotOfThisTrainingIsRefused) {
   const std::vector<std::pair<std::function<void(Hello&)>, const char*>> strangers = {
       {[](Hello& hello) { hello.version = 99; }, "another build"},
       {[](Hello& hello) { hello.spec = 99; }, "another model"},
-      {[](Hello& hello) { hello.worker = 2; }, "no worker 2"},
-      {[](Hello& hello) { hello.worker = -1; }, "no worker -1"},
+      {[](Hello& hello) { hello.worker = 2; }, "no worker/2"},
+      {[](Hello& hello) { hello.worker = -1; }, "no worker/-1"},
       {[](Hello& hello) { hello.sockets = 0; }, "0 sockets"},
       {[](Hello& hello) { hello.sockets = 1'000'000; }, "1000000 sockets"},
   };

@@ -338,7 +338,7 @@ TEST(AGradientThatIsNotANumber, IsNamedWithItsWorkerAndTheReportCountsAllBeforeI
   while (servers[0].progress().error.empty() && !limit.expired()) std::this_thread::yield();
   EXPECT_THAT(servers[0].progress().error,
               ::testing::HasSubstr("from worker/0 is infinite or not a number, in update 21"));
-  EXPECT_THAT(servers[0].progress().report, ::testing::HasSubstr("worker 0: 21 applied"));
+  EXPECT_THAT(servers[0].progress().report, ::testing::HasSubstr("worker/0: 21 applied"));
   servers.pointer(0).reset();
   last.join();
 }

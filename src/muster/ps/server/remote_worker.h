@@ -33,7 +33,7 @@ namespace muster::detail {
 class RemoteWorker {
  public:
   struct Options {
-    std::string name;  ///< "worker 2", for messages
+    std::string name;  ///< "worker/2", for messages
     const StoreView& view;
     Doorbell& doorbell;
     const ModelSpec& spec;

@@ -59,7 +59,7 @@ TableClient::TableClient(TableClientOptions options)
   if (options_.servers.empty())
     raise<InvalidArgument>("tables are on parameter servers, and this job has none; start it with --ps");
   if (options_.worker < 0 || options_.incarnation < 0)
-    raise<InvalidArgument>("worker {}, incarnation {}; expected numbers from 0", options_.worker,
+    raise<InvalidArgument>("worker/{}, incarnation {}; expected numbers from 0", options_.worker,
                            options_.incarnation);
   for (const ServerAddress& where : options_.servers) servers_.push_back({where, {}});
 }

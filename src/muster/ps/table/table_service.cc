@@ -189,10 +189,10 @@ void TableService::push(const RequestHead& head, Table& table, std::span<const i
   const MutexLock lock(worker.mutex);
   const bool first = worker.sequence == 0 || head.incarnation > worker.incarnation;
   if (!first && head.incarnation < worker.incarnation)
-    raise<InvalidArgument>("incarnation {} of worker {} is over: incarnation {} pushes already",
+    raise<InvalidArgument>("incarnation {} of worker/{} is over: incarnation {} pushes already",
                            head.incarnation, head.worker, worker.incarnation);
   if (!first && head.client != worker.client)
-    raise<InvalidArgument>("worker {} has two clients in incarnation {}; expected one", head.worker,
+    raise<InvalidArgument>("worker/{} has two clients in incarnation {}; expected one", head.worker,
                            head.incarnation);
   if (!first && head.sequence <= worker.sequence) return;
   table.push(ids, gradients);

@@ -33,11 +33,11 @@ TEST(TableService, AnIncarnationThatIsOverCantPush) {
   newer.create(sums());
   newer.push("sums", ids, ones.data());  // its count begins anew
   EXPECT_THAT(message_of<Refused>([&] { older.push("sums", ids, ones.data()); }),
-              HasSubstr("incarnation 1 of worker 4 is over"));
+              HasSubstr("incarnation 1 of worker/4 is over"));
   TableClient second(options);
   second.create(sums());
   EXPECT_THAT(message_of<Refused>([&] { second.push("sums", ids, ones.data()); }),
-              HasSubstr("worker 4 has two clients in incarnation 2"));
+              HasSubstr("worker/4 has two clients in incarnation 2"));
   EXPECT_EQ(pull(older, sums(), {1}), (std::vector<float>{-6, -6}));
 }
 
