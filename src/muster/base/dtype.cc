@@ -16,16 +16,15 @@ struct Row {
   DType dtype;
   const char* name;
   const char* alias;
-  size_t size;
 };
 
-constexpr std::array<Row, 7> kRows = {{{DType::kFloat32, "float32", "fp32", 4},
-                                       {DType::kFloat64, "float64", "fp64", 8},
-                                       {DType::kFloat16, "float16", "fp16", 2},
-                                       {DType::kBFloat16, "bfloat16", "bf16", 2},
-                                       {DType::kInt8, "int8", "", 1},
-                                       {DType::kInt32, "int32", "", 4},
-                                       {DType::kInt64, "int64", "", 8}}};
+constexpr std::array<Row, 7> kRows = {{{DType::kFloat32, "float32", "fp32"},
+                                       {DType::kFloat64, "float64", "fp64"},
+                                       {DType::kFloat16, "float16", "fp16"},
+                                       {DType::kBFloat16, "bfloat16", "bf16"},
+                                       {DType::kInt8, "int8", ""},
+                                       {DType::kInt32, "int32", ""},
+                                       {DType::kInt64, "int64", ""}}};
 
 const Row& row_of(DType dtype) {
   for (const auto& row : kRows) {
@@ -35,10 +34,6 @@ const Row& row_of(DType dtype) {
 }
 
 }  // namespace
-
-size_t size_of(DType dtype) {
-  return row_of(dtype).size;
-}
 
 const char* name_of(DType dtype) {
   return row_of(dtype).name;

@@ -84,7 +84,7 @@ UpdateNow ShardUpdate::now_of(const Update& update, size_t slice) const {
   const ParameterInfo& parameter = layout()[slice];
   return {.step = updates_[slice] + 1,
           .lr = update.lr * parameter.group.lr_factor,
-          .gradient_scale = update.gradient_scale / update.divisor,
+          .gradient_scale = gradient_scale_,
           .adapt = parameter.shape.size() > 1,
           .weight_decay = parameter.group.weight_decay,
           .asynchronous = update.asynchronous};
@@ -113,7 +113,8 @@ void ShardUpdate::apply_at_once(const Update& update, const std::function<void(s
   });
 }
 
-ShardUpdate::Result ShardUpdate::apply_in_passes(Update update, const std::function<void(size_t)>& done) {
+ShardUpdate::Result ShardUpdate::apply_in_passes(const Update& update,
+                                                 const std::function<void(size_t)>& done) {
   need_sums();
   const auto index_of = [this](const Range& range) {
     return static_cast<size_t>(&range - layout().ranges().data());
@@ -130,8 +131,8 @@ ShardUpdate::Result ShardUpdate::apply_in_passes(Update update, const std::funct
     double square = 0;
     for (const double value : squares) square += value;
     if (options_.add_up_shards) options_.add_up_shards({&square, 1});
-    result.gradient_norm = std::sqrt(square) * std::abs(update.gradient_scale / update.divisor);
-    update.gradient_scale *= clip_factor(result.gradient_norm, options_.clip_norm);
+    result.gradient_norm = std::sqrt(square) * std::abs(gradient_scale_);
+    gradient_scale_ *= clip_factor(result.gradient_norm, options_.clip_norm);
   }
   const std::vector<Norms> norms = measure(update);
   const bool keeps = not_finite_ != SIZE_MAX;
@@ -166,6 +167,7 @@ std::vector<Norms> ShardUpdate::measure(const Update& update) {
 }
 
 ShardUpdate::Result ShardUpdate::apply(const Update& update, const std::function<void(size_t)>& done) {
+  gradient_scale_ = update.gradient_scale / update.divisor;
   Result result;
   if (in_passes()) {
     result = apply_in_passes(update, done);

@@ -100,7 +100,7 @@ class ShardUpdate {
   template <typename Work>
   void for_each_range(const Update& update, const std::function<void(size_t)>& done, const Work& work);
   void apply_at_once(const Update& update, const std::function<void(size_t)>& done);
-  Result apply_in_passes(Update update, const std::function<void(size_t)>& done);
+  Result apply_in_passes(const Update& update, const std::function<void(size_t)>& done);
   std::vector<Norms> measure(const Update& update);
 
   const Options options_;
@@ -109,6 +109,7 @@ class ShardUpdate {
   const RangeUpdate ranges_;
   std::vector<bool> accumulated_;             // slices that have something in the sums
   std::vector<int64_t> updates_;              // of each slice
+  double gradient_scale_ = 1;                 // of the sums, in this update
   std::atomic<size_t> not_finite_{SIZE_MAX};  // a slice whose gradient was not
 };
 

@@ -31,7 +31,8 @@ class QuietPeers : public Peers {
 
 inline std::vector<RankInfo> ranks_for_test(int ranks) {
   std::vector<RankInfo> infos;
-  for (int rank = 0; rank < ranks; ++rank) infos.push_back({.task = fmt::format("rank {}", rank), .host_name = "h", .pid = 100 + rank});
+  for (int rank = 0; rank < ranks; ++rank)
+    infos.push_back({.task = fmt::format("rank {}", rank), .host_name = "h", .pid = 100 + rank});
   return infos;
 }
 

@@ -151,12 +151,14 @@ class ParameterServer::Impl {
         check();
         take_events();
         take_requests();
-        look_at_links();
+        const auto now = Clock::now();
+        if (now >= next_look_) look_at_links(now);
         run_actions();
-        report_progress();
+        report_progress(now);
       }
     } catch (const Error&) {
-      report_progress(/*now=*/true);  // the last report may be old
+      next_report_ = {};  // the last report may be old
+      report_progress(Clock::now());
       throw;
     }
   }
@@ -201,9 +203,7 @@ class ParameterServer::Impl {
   }
 
   // Links between hosts may be gone for good.
-  void look_at_links() {
-    const auto now = Clock::now();
-    if (now < next_look_) return;
+  void look_at_links(Clock::time_point now) {
     next_look_ = now + kLooks;
     std::vector<int> gone;
     for (const auto& [worker, session] : sessions_.all()) {
@@ -308,14 +308,14 @@ class ParameterServer::Impl {
     }
   }
 
-  // Those that are next.
-  std::vector<Answer> take_answers() {
-    std::vector<Answer> answers;
+  // Those that are next, until the next call.
+  const std::vector<Answer>& take_answers() {
+    answers_.clear();
     while (!actions_.empty() && std::holds_alternative<Answer>(actions_.front())) {
-      answers.push_back(std::get<Answer>(actions_.front()));
+      answers_.push_back(std::get<Answer>(actions_.front()));
       actions_.pop_front();
     }
-    return answers;
+    return answers_;
   }
 
   void send_answers(const std::vector<Answer>& answers) {
@@ -377,12 +377,12 @@ class ParameterServer::Impl {
   }
 
   // Also of those who have come just now. Who comes later sees what was announced.
-  std::vector<const SessionSlot*> slots() {
+  const std::vector<const SessionSlot*>& slots() {
     newcomers_ = events_.new_sessions();
-    std::vector<const SessionSlot*> slots;
-    for (const auto& [worker, session] : sessions_.all()) slots.push_back(session->slot);
-    for (const auto& session : newcomers_) slots.push_back(session->slot);
-    return slots;
+    slots_.clear();
+    for (const auto& [worker, session] : sessions_.all()) slots_.push_back(session->slot);
+    for (const auto& session : newcomers_) slots_.push_back(session->slot);
+    return slots_;
   }
 
   void wake_workers() {
@@ -404,17 +404,16 @@ class ParameterServer::Impl {
 
   // ---- What others may know of it.
 
-  void report_progress(bool now = false) {
+  void report_progress(Clock::time_point now) {
     if (leader_) step_ = leader_->step();
     const MutexLock lock(mutex_);
     progress_.step = step_;
     progress_.version = store_.version();
     progress_.over = is_over();
-    const auto time = Clock::now();
-    if (leader_ && (now || leader_->entered() != reported_ || time > next_report_)) {
+    if (leader_ && (leader_->entered() != reported_ || now > next_report_)) {
       progress_.report = leader_->report();
       reported_ = leader_->entered();
-      next_report_ = time + kReports;
+      next_report_ = now + kReports;
       leader_->report_waits();
     }
   }
@@ -444,7 +443,9 @@ class ParameterServer::Impl {
   std::vector<std::shared_ptr<Session>> newcomers_;  // while their slots are looked at
   std::set<int> left_;                               // who has taken its leave, and not come again
   std::vector<int> left_lately_;                     // since the last update
+  std::vector<const SessionSlot*> slots_;
   std::deque<Action> actions_;
+  std::vector<Answer> answers_;  // taken from the front of them
   int64_t step_ = 0;
   size_t reported_ = 0;  // how many had entered at the last report
   Clock::time_point next_report_;

@@ -42,12 +42,13 @@ void Store::announce(int64_t version) {
 
 void Store::apply(const Command& command, const std::vector<Contribution>& contributions,
                   const std::function<void()>& changed) {
-  ShardUpdate::Update update = {.divisor = command.divisor,
-                                .lr = command.lr,
-                                .gradient_scale = command.gradient_scale,
-                                .asynchronous = command.asynchronous};
-  for (const auto& contribution : contributions) update.sources.push_back(contribution.source);
-  const auto result = shard_.apply(update, [&](size_t chunk) {
+  update_.sources.clear();
+  for (const auto& contribution : contributions) update_.sources.push_back(contribution.source);
+  update_.divisor = command.divisor;
+  update_.lr = command.lr;
+  update_.gradient_scale = command.gradient_scale;
+  update_.asynchronous = command.asynchronous;
+  const auto result = shard_.apply(update_, [&](size_t chunk) {
     view_.version(chunk).exchange(command.version);
     changed();
   });

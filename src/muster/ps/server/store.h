@@ -65,6 +65,7 @@ class Store {
   StoreView view_;
   ThreadPool pool_;
   ShardUpdate shard_;
+  ShardUpdate::Update update_;  // the last
   int64_t version_ = 0;
   int not_finite_of_ = -1;  // the worker whose gradient was not, if it was accumulated
 };
