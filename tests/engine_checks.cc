@@ -1,5 +1,7 @@
 #include "engine_checks.h"
 
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "run_task.h"
@@ -7,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/convert.h"
 #include "muster/base/error.h"
 #include "muster/collective/operation.h"
 #include "muster/collective/plan/plan.h"
@@ -47,6 +50,39 @@ void check_same_bits(Communicator& communicator) {
     for (size_t i = 0; i < all.size(); ++i)
       ASSERT_EQ(all[i], mine[i % count]) << "element " << i % count << " of rank " << i / count;
   }
+}
+
+namespace {
+
+// Of one type: element i is of rank i's, which brings what is not a number there; the last is a number.
+template <typename Wide>
+void check_no_number_of(Communicator& communicator, DType dtype) {
+  const auto ranks = static_cast<size_t>(communicator.size());
+  const auto rank = static_cast<size_t>(communicator.rank());
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum}) {
+    SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), static_cast<int>(op)));
+    std::vector<Wide> values(ranks + 1, static_cast<Wide>(rank) - 1);
+    values[rank] = std::numeric_limits<Wide>::quiet_NaN();
+    std::vector<std::byte> data(values.size() * size_of(dtype));
+    const DType wide = sizeof(Wide) == 8 ? DType::kFloat64 : DType::kFloat32;
+    convert(wide, values.data(), dtype, data.data(), values.size());
+    communicator.all_reduce(data.data(), values.size(), dtype, op);
+    convert(dtype, data.data(), wide, values.data(), values.size());
+    for (size_t i = 0; i < ranks; ++i) EXPECT_TRUE(std::isnan(values[i])) << values[i] << " at " << i;
+    const auto sum = static_cast<Wide>(ranks) * (static_cast<Wide>(ranks) - 3) / 2;
+    EXPECT_EQ(values[ranks], op == ReduceOp::kMin   ? Wide{-1}
+                             : op == ReduceOp::kMax ? static_cast<Wide>(ranks) - 2
+                                                    : sum);
+  }
+}
+
+}  // namespace
+
+void check_no_number(Communicator& communicator) {
+  check_no_number_of<float>(communicator, DType::kFloat32);
+  check_no_number_of<double>(communicator, DType::kFloat64);
+  check_no_number_of<float>(communicator, DType::kFloat16);
+  check_no_number_of<float>(communicator, DType::kBFloat16);
 }
 
 void check_operations_in_flight(Communicator& communicator) {

@@ -11,6 +11,8 @@
 namespace muster::detail::testing {
 
 void check_same_bits(Communicator& communicator);
+/// What is not a number on one rank is so in the result, also in a minimum and a maximum; so are signs.
+void check_no_number(Communicator& communicator);
 void check_operations_in_flight(Communicator& communicator);
 void check_split(Communicator& communicator);
 

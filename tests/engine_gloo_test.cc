@@ -43,6 +43,10 @@ TEST_P(GlooEngineTest, ResultsAreTheSameBitsOnAllRanks) {
   EXPECT_THAT(RankGroup(group_of(GetParam())).run(testing::check_same_bits), Each(""));
 }
 
+TEST_P(GlooEngineTest, WhatIsNotANumberIsInTheResult) {
+  EXPECT_THAT(RankGroup(group_of(GetParam())).run(testing::check_no_number), Each(""));
+}
+
 TEST_P(GlooEngineTest, ManyOperationsAndMessagesAreInFlight) {
   EXPECT_THAT(RankGroup(group_of(GetParam())).run(testing::check_operations_in_flight), Each(""));
 }

@@ -24,6 +24,7 @@ using testing::ProcessCluster;
 const std::map<std::string, void (*)(Communicator&)> kChecks = {
     {"operations", testing::check_all_operations},
     {"bits", testing::check_same_bits},
+    {"no-number", testing::check_no_number},
     {"in-flight", testing::check_operations_in_flight},
     {"split", testing::check_split},
     {"mismatch", testing::check_mismatch},
@@ -112,7 +113,7 @@ TEST_P(MpiEngineTest, EveryOperationTypeCountAndMemoryGivesTheResult) {
 }
 
 TEST_P(MpiEngineTest, CommunicatorsComeAndGoAndAreSplit) {
-  expect_to_pass({"bits", "in-flight", "split", "bits"});
+  expect_to_pass({"bits", "in-flight", "split", "bits", "no-number"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiEngineTest, ::testing::Values(1, 2, 3, 4));

@@ -71,7 +71,8 @@ class Job {
 
   /// Small values that all tasks share, of up to 32 MiB each; put replaces what was there, and throws
   /// InvalidArgument for a larger one. get waits until the key is there, and throws DeadlineExceeded at the
-  /// limit.
+  /// limit. Without a limit, where no other task can go on either, the job ends after --stall-warning: a
+  /// thread of the program's that is still to put the key is not known of, and must not take longer.
   void put(const std::string& key, const std::string& value);
   std::string get(const std::string& key, std::optional<std::chrono::milliseconds> limit = {});
 

@@ -20,8 +20,10 @@ struct Metrics {
   double loss = 0;
   /// The norm of the last step's gradient; 0 unless it was needed, and with servers, which alone know it.
   double gradient_norm = 0;
-  double learning_rate = 0;       ///< The learning rate of the last step.
-  int64_t skipped = 0;            ///< The steps without an update, because a gradient was not finite.
+  double learning_rate = 0;  ///< The learning rate of the last step.
+  /// The steps without an update, because a gradient was not finite. With servers, the gradients of this worker
+  /// that were left out for that: the step may have been made of others'.
+  int64_t skipped = 0;
   int64_t dropped = 0;            ///< The gradients of this worker that servers found too late to use.
   double staleness = 0;           ///< The mean staleness of this worker's gradients on the servers.
   double samples_per_second = 0;  ///< The samples of all workers in a second.

@@ -525,6 +525,7 @@ std::vector<std::string> Config::modes() const {
 
 void Config::check(const Tasks& tasks) const {
   check_strategies();
+  check_staleness();
   check_servers(tasks);
   check_slow(tasks);
   check_tls();
@@ -542,6 +543,23 @@ void Config::check_strategies() const {
                            wanted.size() == 1 ? fmt::format("add --strategy {}", wanted.front())
                                               : "choose one of these by --strategy",
                            source->second.starts_with("--") ? "leave it out" : "unset it");
+  }
+}
+
+// With a staleness of 0, ps-ssp is ps-sync: no gradient is ever stale.
+void Config::check_staleness() const {
+  const auto used = modes();
+  if (staleness > 0 || std::ranges::count(used, "ps-async") > 0 || std::ranges::count(used, "ps-ssp") == 0)
+    return;
+  for (const auto& [name, is_on] :
+       {std::pair("max-staleness", max_staleness >= 0), std::pair("staleness-damping", staleness_damping)}) {
+    const auto source = sources_.find(name);
+    if (source == sources_.end() || !is_on) continue;
+    raise<InvalidArgument>(
+        "{} has no effect with ps-ssp and a staleness of 0, where no gradient is stale: add --staleness 2, "
+        "or "
+        "{}",
+        source->second, source->second.starts_with("--") ? "leave it out" : "unset it");
   }
 }
 

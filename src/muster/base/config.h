@@ -136,6 +136,7 @@ class Config {
   template <typename Wanted>
   std::vector<std::string> given(const Wanted& wanted) const;
   void check_strategies() const;
+  void check_staleness() const;
   void check_servers(const Tasks& tasks) const;
   void check_slow(const Tasks& tasks) const;
   void check_tls() const;

@@ -206,6 +206,15 @@ TEST(Config, PlacementIsForSeveralServers) {
   EXPECT_EQ(complaint({"--strategy", "ps-sync", "--placement", "balanced"}, 2), kNoComplaint);
 }
 
+TEST(Config, WithAStalenessOf0NothingIsStale) {
+  EXPECT_THAT(complaint({"--strategy", "ps-ssp", "--staleness-damping"}, 1),
+              HasSubstr("--staleness-damping has no effect with ps-ssp and a staleness of 0"));
+  EXPECT_THAT(complaint({"--switch", "0:ps-sync,3:ps-ssp", "--max-staleness", "2"}, 1),
+              HasSubstr("--max-staleness has no effect"));
+  EXPECT_EQ(complaint({"--switch", "0:ps-ssp,3:ps-async", "--max-staleness", "2"}, 1), kNoComplaint);
+  EXPECT_EQ(complaint({"--strategy", "ps-ssp", "--max-staleness", "-1"}, 1), kNoComplaint);
+}
+
 TEST(Config, ModesToSwitchBetweenAreAStrategy) {
   EXPECT_EQ(read({"--switch", "0:ps-ssp,5:ps-async"}, {}).strategy, "ps-ssp");
   EXPECT_EQ(read({}, {{"MUSTER_SWITCH", "0:ps-sync"}}).strategy, "ps-sync");

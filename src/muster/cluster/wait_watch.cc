@@ -273,6 +273,7 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
   bool evaluates = false;
   bool steps = false;
   bool barriers = true;
+  std::string key;
   for (const auto& name : chain_of(graph, first)) {
     const Task& task = graph.view.tasks.at(name);
     if (task.presence == Task::Presence::kGone) {
@@ -285,6 +286,7 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
     parts.push_back(
         fmt::format("{} waits {} (since {}{})", name, wait_text(wait, held->entry, held->needs, held->enough),
                     format_seconds(held->age), wait.detail().empty() ? "" : "; " + wait.detail()));
+    if (!wait.key().empty() && wait.tasks().empty()) key = wait.key();
     evaluates = evaluates || wait.inside().starts_with("evaluate");
     steps = steps || wait.inside().starts_with("step ");
     barriers = barriers && wait.inside().empty() && !wait.barrier().empty();
@@ -296,6 +298,11 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
         ": is finish_epoch() missing before evaluate(), or is it not "
         "called by all workers?";
   if (barriers && parts.size() > 1) text += ": all tasks must come to the same barriers in the same order";
+  if (!key.empty())
+    text += fmt::format(
+        ": if a thread of the program's own was about to put '{}', --stall-warning must be longer than it "
+        "takes",
+        key);
   return text;
 }
 

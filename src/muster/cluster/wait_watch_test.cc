@@ -171,7 +171,8 @@ TEST_F(Watched, AKeyThatOnlyAWaiterCouldPut) {
   barriers[{"worker/1", "b"}] = {"worker/0"};
   wait(12s);
   EXPECT_THAT(error, AllOf(HasSubstr("worker/0 waits in get of 'k' for somebody to put it"),
-                           HasSubstr("worker/1 waits in barrier 'b' for worker/0")));
+                           HasSubstr("worker/1 waits in barrier 'b' for worker/0"),
+                           HasSubstr("own was about to put 'k', --stall-warning must be longer")));
 }
 
 TEST_F(Watched, AKeyThatSomebodyMayStillPutIsWorthAWarning) {

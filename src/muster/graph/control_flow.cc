@@ -214,6 +214,11 @@ std::vector<Output> while_loop(const std::vector<Output>& initial,
     bool changes = false;
     for (size_t i = 0; i < initial.size(); ++i) {
       auto& info = parameters[i];
+      const auto dtype = step.results[i].dtype();
+      if (info.dtype && dtype && *dtype != *info.dtype)
+        raise<InvalidArgument>(
+            "{}: its body makes {} of loop variable {}, which is {}: a loop variable keeps its type",
+            builder.subject(), c10::toString(*dtype), i, c10::toString(*info.dtype));
       if (!info.shape.known() || info.shape == step.results[i].shape()) continue;
       info.shape = Shape();
       info.examples = std::nullopt;

@@ -495,7 +495,7 @@ Communicator& JobContext::communicator() {
                                    .sockets = config_.sockets,
                                    .timeout = config_.collective_timeout,
                                    .stall_warning = config_.stall_warning,
-                                   .rendezvous_timeout = config_.join_timeout,
+                                   .rendezvous_timeout = config_.collective_timeout,
                                    .waits = &waits_,
                                    .tasks = worker_names(),
                                    .check = [this] { check(); }};

@@ -189,6 +189,32 @@ TEST(ControlFlow, BranchesInLoopsInBranchesAreSavedAndLoaded) {
   }
 }
 
+// What the branch depends on has no derivative, wherever it is computed.
+TEST(ControlFlow, TheDerivativeDoesNotGoThroughThePredicate) {
+  for (const bool join : {true, false}) {
+    Graph graph;
+    const Output x = graph.placeholder("x", at::kFloat, {});
+    const auto y = cond(
+        ops::gt(x, 0.0), [&] { return std::vector{ops::mul(x, x)}; },
+        [&] { return std::vector{ops::neg(x)}; });
+    const auto dx = gradients(y, {x});
+    Session session("local", graph, {.join_gradients = join});
+    EXPECT_EQ(session.run(dx, {{x, torch::tensor(3.F)}}).front().item<float>(), 6);
+    EXPECT_EQ(session.run(dx, {{x, torch::tensor(-3.F)}}).front().item<float>(), -1);
+  }
+}
+
+TEST(ControlFlow, RefusesALoopVariableThatChangesItsType) {
+  Graph graph;
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
+                while_loop(
+                    {graph.constant(torch::ones({1}))},
+                    [&](const auto& v) { return ops::lt(ops::sum(v[0]), 5.0); },
+                    [&](const auto& v) { return std::vector{ops::to(v[0], torch::kDouble)}; });
+              }),
+              HasSubstr("its body makes Double of loop variable 0, which is Float"));
+}
+
 TEST(ControlFlow, RefusesWhatCantBeInside) {
   Graph graph;
   const Output x = graph.placeholder("x", at::kFloat, {});

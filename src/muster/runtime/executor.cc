@@ -260,7 +260,8 @@ void Executor::execute(const Block& block, Frame& frame, StepExchange* others) c
         }
         case InstructionKind::kLeaf: {
           at::Tensor leaf = value(sources[0], frame).toTensor().detach();
-          if (each.detail != 0) leaf.requires_grad_();
+          // A comparison that a branch depends on, say, has no derivative.
+          if (each.detail != 0 && (leaf.is_floating_point() || leaf.is_complex())) leaf.requires_grad_();
           frame.slots[each.result] = std::move(leaf);
           break;
         }

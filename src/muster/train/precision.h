@@ -16,6 +16,9 @@ class Precision {
   /// Throws InvalidArgument where libtorch has no kernels for it.
   Precision(const std::string& name, bool warn);
 
+  /// Whether it is not fp32.
+  bool is_reduced() const { return reduced_; }
+
   /// What the loss should be multiplied by at first; 0: small gradients are safe as they are.
   double loss_scale() const { return loss_scale_; }
 

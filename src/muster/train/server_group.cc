@@ -194,6 +194,12 @@ class ServerGroup : public WorkerGroup {
     if (phases.size() > 1 && std::ranges::count(phases, Mode::kLocal, &Phase::mode) > 0)
       throw InvalidArgument(
           "--switch: ps-local can't be mixed with other modes, whose servers update otherwise");
+    if (phases.back().from >= options.max_steps && options.max_steps > 0 && phases.size() > 1 &&
+        job_.is_chief())
+      log_warning(
+          "--switch: {} from step {} on has no effect, since training ends at step {} "
+          "(TrainerOptions::max_steps)",
+          to_string(phases.back().mode), phases.back().from, options.max_steps);
     spec.rule = (local ? sgd({.lr = 1, .momentum = config.outer_momentum}) : options.rule)->to_string();
     if (local) {  // the workers' own updates have seen to these
       spec.clip_norm = 0;

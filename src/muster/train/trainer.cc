@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include <ATen/SequenceNumber.h>
 #include <fmt/ranges.h>
 
 #include "muster/base/error.h"
@@ -21,6 +22,7 @@
 #include "muster/train/loss_scale.h"
 #include "muster/train/parameter_groups.h"
 #include "muster/train/precision.h"
+#include "muster/train/recorded_nodes.h"
 #include "muster/train/straggler.h"
 #include "muster/train/torch_optimizer.h"
 #include "muster/train/unregistered_tensors.h"
@@ -39,6 +41,12 @@ bool has_embedding(torch::nn::Module& module) {
   const auto is_one = [](torch::nn::Module& part) { return part.as<ShardedEmbeddingImpl>() != nullptr; };
   const auto parts = module.modules(/*include_self=*/false);
   return is_one(module) || std::ranges::any_of(parts, [&](const auto& part) { return is_one(*part); });
+}
+
+/// Whether a part of it was computed before autograd had counted so far on this thread.
+bool was_begun_before(const torch::Tensor& loss, uint64_t count) {
+  return std::ranges::any_of(recorded_nodes(loss),
+                             [&](const auto* node) { return node->sequence_nr() < count; });
 }
 
 /// A variable has another value as long as this lives.
@@ -131,6 +139,7 @@ class Trainer::Impl {
   Step take_step(const Loss& loss, int64_t samples) {
     const ScopedCall inside(&job_.waits(), "step", steps_ + 1);
     has_finished_ = false;
+    has_stepped_ = true;
     const auto start = Clock::now();
     exchanged_ = {};
     const TensorMemory::Scope scope(memory_);
@@ -194,7 +203,7 @@ class Trainer::Impl {
     }
     for (CountedOn* other : others) other->resume();
     has_finished_ = true;
-    if (steps_ == 0 && job_.is_chief() && !std::exchange(warned_of_no_steps_, true))
+    if (steps_ == 0 && !has_stepped_ && job_.is_chief() && !std::exchange(warned_of_no_steps_, true))
       log_warning(
           "finish_epoch(): no worker has called Trainer::step() so far, so nothing was trained; a loop with "
           "an "
@@ -670,6 +679,7 @@ class Trainer::Impl {
 
   double compute(const Loss& function, double size) {
     torch::Tensor loss;
+    const uint64_t before = at::sequence_number::peek();
     {
       const Precision::Scope precision(precision_);
       loss = function();
@@ -691,6 +701,13 @@ class Trainer::Impl {
           !torch::GradMode::is_enabled() ? "gradients are off here (NoGradGuard or InferenceMode)"
           : model_->size() == 0          ? "the Trainer trains no parameter, as all are frozen"
                                          : "it was detached, or computed of nothing that is trained");
+    if (precision_.is_reduced() && steps_ == 0 && was_begun_before(loss, before) &&
+        !std::exchange(warned_of_precision_, true))
+      log_warning(
+          "--precision {} has no effect on what is computed before Trainer::step(), as the loss was, or a "
+          "part "
+          "of it: compute it in the function that step() is given",
+          job_.config().precision);
     model_->put_gradients_back();
     const Temporarily delivering(delivering_, round_begun_);
     const Temporarily backward(job_.backward(), {.factor = factor, .may_overflow = loss_scale_.can_shrink()});
@@ -932,6 +949,8 @@ class Trainer::Impl {
 
   // Of the current step.
   bool is_used_ = false;
+  bool has_stepped_ = false;
+  bool warned_of_precision_ = false;
   bool warned_of_no_gradient_ = false;
   int batches_ = 0;
   int64_t samples_ = 0;

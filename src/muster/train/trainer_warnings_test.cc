@@ -245,6 +245,63 @@ TEST(TrainerWarnings, AnEpochWithoutAStepIsSaid) {
   }
 }
 
+// Too few gradients for a step are no loop without steps.
+TEST(TrainerWarnings, AnEpochWithFewerGradientsThanAStepNeedsIsNotOneWithoutAStep) {
+  auto setup = with_server("ps-sync");
+  setup.configure = [](Config& config) {
+    config.strategy = "ps-sync";
+    config.replicas_to_aggregate = 100;
+  };
+  Logged logged;
+  const auto errors = errors_of(with_warnings(setup), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule());
+    for (int step = 0; step < 3; ++step) trainer.step([&] { return loss_at(net, step); }, 8);
+    trainer.finish_epoch();
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(), Not(HasSubstr("no worker has called Trainer::step()")));
+}
+
+TEST(TrainerWarnings, AChangeOfModeBehindTheLastStepIsSaid) {
+  auto setup = with_server("ps-sync");
+  setup.configure = [](Config& config) {
+    config.strategy = "ps-sync";
+    config.switches = "0:ps-sync,1000:ps-async";
+  };
+  Logged logged;
+  const auto errors = errors_of(with_warnings(setup), [](Job& job) {
+    Net net = net_of(job);
+    Trainer trainer(job, net, sgd_rule(), {.max_steps = 4});
+    while (trainer.step([&] { return loss_at(net, 0); }, 8).goes_on) continue;
+    trainer.finish_epoch();
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(logged.end(),
+              HasSubstr("ps-async from step 1000 on has no effect, since training ends at step 4"));
+}
+
+TEST(TrainerWarnings, APrecisionThatComesTooLateIsSaid) {
+  for (const bool outside : {true, false}) {
+    Logged logged;
+    auto setup = testing::Setup{.workers = 1};
+    setup.precision = "bf16";
+    const auto errors = errors_of(with_warnings(setup), [&](Job& job) {
+      Net net = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      for (int step = 0; step < 3; ++step) {
+        const Tensor early = outside ? net(random({4, 6}, 1)) : Tensor();
+        trainer.step([&] { return (outside ? early : net(random({4, 6}, 1))).square().mean(); }, 4);
+      }
+      trainer.finish_epoch();
+    });
+    EXPECT_THAT(errors, Each(""));
+    const std::string said = "--precision bf16 has no effect on what is computed before Trainer::step()";
+    const std::string text = logged.end();
+    EXPECT_EQ(text.find(said) != std::string::npos, outside) << text;
+  }
+}
+
 const std::vector<Setup> kMoving = {Setup{1}, Setup{2}, with_server("ps-sync")};
 
 TEST(TrainerWarnings, AViewOfAParameterThatTrainingLeavesBehindIsSaid) {

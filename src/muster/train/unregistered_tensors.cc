@@ -1,31 +1,24 @@
 #include "muster/train/unregistered_tensors.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "muster/train/flat_model.h"
+#include "muster/train/recorded_nodes.h"
 
 namespace muster::detail {
 namespace {
 
 using torch::autograd::AccumulateGrad;
-using torch::autograd::Node;
 
 // The nodes that accumulate gradients in the graph of a tensor.
 std::vector<AccumulateGrad*> accumulators_of(const torch::Tensor& tensor) {
   std::vector<AccumulateGrad*> found;
-  std::set<Node*> seen;
-  std::vector<Node*> open = {tensor.grad_fn().get()};
-  while (!open.empty()) {
-    Node* const node = open.back();
-    open.pop_back();
-    if (node == nullptr || !seen.insert(node).second) continue;
+  for (auto* const node : recorded_nodes(tensor)) {
     if (auto* const accumulator = dynamic_cast<AccumulateGrad*>(node)) found.push_back(accumulator);
-    for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
   }
   return found;
 }

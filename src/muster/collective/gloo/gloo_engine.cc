@@ -1,6 +1,9 @@
 #include "muster/collective/gloo/gloo_engine.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -69,24 +72,75 @@ c10d::ReduceOp operation_of(ReduceOp op) {
   }
 }
 
-// A copy of what is to be reduced, in a type that gloo can add.
+// Integers in the order of the numbers, and what is no number where it wins: above all others for a maximum,
+// below for a minimum. The same function leads back, but for which NaN it was.
+template <typename Integer, typename Float>
+void exchange_for_keys(std::byte* data, size_t count, bool is_max) {
+  constexpr Integer kMost = std::numeric_limits<Integer>::max();  // the bits of a NaN; so are those of ~kMost
+  for (size_t i = 0; i < count; ++i, data += sizeof(Float)) {
+    Float value;
+    Integer bits;
+    std::memcpy(&value, data, sizeof(value));
+    std::memcpy(&bits, data, sizeof(bits));
+    if (std::isnan(value)) bits = is_max ? kMost : Integer{-1};
+    if (bits < 0) bits ^= kMost;
+    std::memcpy(data, &bits, sizeof(bits));
+  }
+}
+
+template <typename Integer>
+void exchange_for_numbers(std::byte* data, size_t count) {
+  for (size_t i = 0; i < count; ++i, data += sizeof(Integer)) {
+    Integer bits;
+    std::memcpy(&bits, data, sizeof(bits));
+    if (bits < 0) bits ^= std::numeric_limits<Integer>::max();
+    std::memcpy(data, &bits, sizeof(bits));
+  }
+}
+
+// A copy of what is to be reduced, in a type that gloo can reduce. Its minimum and maximum of floats lose
+// what is no number, or not, by the order in which they come: so those are found of integers.
 class Copy {
  public:
   explicit Copy(const Operation& operation)
       : operation_(operation),
         dtype_(size_of(operation.dtype) == 2 ? DType::kFloat32 : operation.dtype),
+        has_keys_(needs_keys(operation)),
         data_(operation.count * size_of(dtype_)) {
     convert(operation.dtype, operation.in, dtype_, data_.data(), operation.count);
+    const bool is_max = operation.op == ReduceOp::kMax;
+    if (has_keys_ && dtype_ == DType::kFloat32)
+      exchange_for_keys<int32_t, float>(data_.data(), operation.count, is_max);
+    if (has_keys_ && dtype_ == DType::kFloat64)
+      exchange_for_keys<int64_t, double>(data_.data(), operation.count, is_max);
   }
 
-  DType dtype() const { return dtype_; }
+  static bool is_needed(const Operation& operation) {
+    return size_of(operation.dtype) == 2 || needs_keys(operation);
+  }
+
+  DType dtype() const {
+    if (!has_keys_) return dtype_;
+    return dtype_ == DType::kFloat32 ? DType::kInt32 : DType::kInt64;
+  }
   void* data() { return data_.data(); }
 
-  void store() { convert(dtype_, data_.data(), operation_.dtype, operation_.out, operation_.count); }
+  void store() {
+    if (has_keys_ && dtype_ == DType::kFloat32) exchange_for_numbers<int32_t>(data_.data(), operation_.count);
+    if (has_keys_ && dtype_ == DType::kFloat64) exchange_for_numbers<int64_t>(data_.data(), operation_.count);
+    convert(dtype_, data_.data(), operation_.dtype, operation_.out, operation_.count);
+  }
 
  private:
+  static bool needs_keys(const Operation& operation) {
+    const bool is_integer = operation.dtype == DType::kInt8 || operation.dtype == DType::kInt32 ||
+                            operation.dtype == DType::kInt64;
+    return !is_integer && (operation.op == ReduceOp::kMin || operation.op == ReduceOp::kMax);
+  }
+
   const Operation& operation_;
   const DType dtype_;
+  const bool has_keys_;
   std::vector<std::byte> data_;
 };
 
@@ -258,7 +312,7 @@ void GlooEngine::all_reduce(const Operation& operation, Deadline deadline) {
     run_work([&] { return group_->allreduce(tensors, {.reduceOp = operation_of(operation.op)}); }, deadline);
     finish_average(operation, dtype, data);
   };
-  if (size_of(operation.dtype) != 2) return reduce(operation.out, operation.dtype);
+  if (!Copy::is_needed(operation)) return reduce(operation.out, operation.dtype);
   Copy copy(operation);
   reduce(copy.data(), copy.dtype());
   copy.store();

@@ -26,6 +26,9 @@ struct Library {
   MPI_Datatype half = MPI_DATATYPE_NULL;  // two bytes
   std::array<MPI_Op, kReductions.size()> float16 = {};
   std::array<MPI_Op, kReductions.size()> bfloat16 = {};
+  std::array<MPI_Op, kReductions.size()> float32 =
+      {};  // of which the minimum and the maximum are used, since
+  std::array<MPI_Op, kReductions.size()> float64 = {};  // MPI's own lose what is no number
 };
 
 // Never destroyed: MPI may still write to what was left to it.
@@ -59,7 +62,7 @@ void finalise(int exit_code, void*) {
   MPI_Finalized(&finalised);
   if (exit_code != 0 || finalised != 0 || unfinished()) return;
   Library& mpi = library();
-  for (auto* operations : {&mpi.float16, &mpi.bfloat16}) {
+  for (auto* operations : {&mpi.float16, &mpi.bfloat16, &mpi.float32, &mpi.float64}) {
     for (MPI_Op& operation : *operations) MPI_Op_free(&operation);
   }
   MPI_Type_free(&mpi.half);
@@ -93,6 +96,8 @@ void start() {
   const auto all = std::make_index_sequence<kReductions.size()>();
   make_operations<DType::kFloat16>(mpi.float16, all);
   make_operations<DType::kBFloat16>(mpi.bfloat16, all);
+  make_operations<DType::kFloat32>(mpi.float32, all);
+  make_operations<DType::kFloat64>(mpi.float64, all);
   mpi.started = true;
 }
 
@@ -136,9 +141,12 @@ MPI_Datatype type_of(DType dtype) {
 
 MPI_Op operation_of(DType dtype, ReduceOp op) {
   const std::array<MPI_Op, kReductions.size()> own = {MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD};
-  const auto& operations = dtype == DType::kFloat16    ? library().float16
-                           : dtype == DType::kBFloat16 ? library().bfloat16
-                                                       : own;
+  const bool chooses = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const auto& operations = dtype == DType::kFloat16              ? library().float16
+                           : dtype == DType::kBFloat16           ? library().bfloat16
+                           : chooses && dtype == DType::kFloat32 ? library().float32
+                           : chooses && dtype == DType::kFloat64 ? library().float64
+                                                                 : own;
   return operations[index_of(op)];
 }
 
