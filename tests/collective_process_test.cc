@@ -153,7 +153,7 @@ void expect_that_the_others_name(Ranks& ranks, int victim, const std::string& er
     if (rank == victim) continue;
     const auto result = ranks.processes.wait(ranks[rank], soon());
     EXPECT_EQ(result.exit_code, 1) << result.output;
-    EXPECT_THAT(result.output, AllOf(HasSubstr(error), HasSubstr(fmt::format("rank {} (host", victim)),
+    EXPECT_THAT(result.output, AllOf(HasSubstr(error), HasSubstr(fmt::format("worker/{} (host", victim)),
                                      HasSubstr("all_reduce(float32 x")))
         << "rank " << rank;
   }

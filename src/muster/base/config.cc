@@ -647,6 +647,12 @@ std::vector<std::string> Config::given_for_training() const {
   });
 }
 
+std::vector<std::string> Config::given_for_trainers() const {
+  return given([](const Setting& setting) {
+    return setting.applies != Applies::kAlways && std::string_view(setting.name) != "on-nan";
+  });
+}
+
 std::vector<std::string> Config::given_for_collectives() const {
   return given([](const Setting& setting) { return setting.collectives; });
 }

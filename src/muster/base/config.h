@@ -114,6 +114,9 @@ class Config {
   /// The settings that were given and that only training goes by: "--precision bf16".
   std::vector<std::string> given_for_training() const;
 
+  /// Those of them that Trainers go by and embedding tables do not: not --strategy, by which there are servers.
+  std::vector<std::string> given_for_trainers() const;
+
   /// The settings that were given and that only collectives go by: "--engine gloo".
   std::vector<std::string> given_for_collectives() const;
 

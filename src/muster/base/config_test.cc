@@ -49,6 +49,8 @@ TEST(ConfigOfAProgram, SettingsOfTrainingAreKnownToHaveBeenGiven) {
   EXPECT_THAT(
       read({"--strategy", "ps-async", "--hogwild"}, {{"MUSTER_PRECISION", "bf16"}}).given_for_training(),
       ElementsAre("--strategy ps-async", "--precision bf16", "--hogwild"));
+  EXPECT_THAT(read({"--strategy", "ps-async", "--hogwild", "--on-nan", "skip"}, {}).given_for_trainers(),
+              ElementsAre("--hogwild"));
   EXPECT_THAT(read({"--strategy", "none"}, {}).given_for_training(), IsEmpty()) << "nobody trains by it";
   EXPECT_THAT(read({"--stall-warning", "2s", "--engine", "native", "--precision", "bf16"},
                    {{"MUSTER_ALGORITHM", "ring"}})

@@ -114,7 +114,8 @@ class JobContext {
   int next_model_spec() { return ++model_specs_; }
 
   /// Whether this task has trained anything: a model, or a table on the parameter servers.
-  bool has_trained() const { return last_model_ > 0 || tables_ != nullptr; }
+  bool has_trained() const { return has_models() || tables_ != nullptr; }
+  bool has_models() const { return last_model_ > 0; }
 
   /// The models that this worker trains now, in the order in which they began. Whoever trains one adds it, and
   /// takes it out before it is destroyed.

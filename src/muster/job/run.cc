@@ -65,6 +65,9 @@ void warn_about_flags(const JobContext& job) {
       log_warning("the program {}: {} had no effect", what_was_not_done, fmt::join(flags, ", "));
   };
   if (!job.has_trained()) warn("made no Trainer and no ShardedEmbedding", job.config().given_for_training());
+  if (job.has_trained() && !job.has_models())
+    warn("made no Trainer, only embedding tables, which are updated as gradients come",
+         job.config().given_for_trainers());
   // Training with parameter servers says it when it begins.
   if (!job.has_trained() && !job.has_communicated())
     warn("used no collectives", job.config().given_for_collectives());
