@@ -18,7 +18,7 @@
 
 namespace muster::detail {
 
-constexpr uint32_t kSessionProtocolVersion = 3;
+constexpr uint32_t kSessionProtocolVersion = 4;
 
 struct Hello {
   uint32_t version = kSessionProtocolVersion;

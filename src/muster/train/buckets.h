@@ -22,7 +22,6 @@ class Buckets {
   /// Of about so many bytes: they end with a chunk.
   Buckets(const FlatLayout& layout, size_t bytes);
 
-  const std::vector<Bucket>& all() const { return buckets_; }
   size_t size() const { return buckets_.size(); }
   const Bucket& operator[](size_t bucket) const { return buckets_[bucket]; }
 

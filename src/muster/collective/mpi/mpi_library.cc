@@ -26,9 +26,9 @@ struct Library {
   MPI_Datatype half = MPI_DATATYPE_NULL;  // two bytes
   std::array<MPI_Op, kReductions.size()> float16 = {};
   std::array<MPI_Op, kReductions.size()> bfloat16 = {};
-  std::array<MPI_Op, kReductions.size()> float32 =
-      {};  // of which the minimum and the maximum are used, since
-  std::array<MPI_Op, kReductions.size()> float64 = {};  // MPI's own lose what is no number
+  // Of these the minimum and the maximum are used: MPI's own lose what is no number.
+  std::array<MPI_Op, kReductions.size()> float32 = {};
+  std::array<MPI_Op, kReductions.size()> float64 = {};
 };
 
 // Never destroyed: MPI may still write to what was left to it.
