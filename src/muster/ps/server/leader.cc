@@ -8,6 +8,14 @@
 #include "muster/ps/session_protocol.h"
 
 namespace muster::detail {
+namespace {
+
+// At once, whatever is decided.
+bool is_answered_by_server(Request::Kind kind) {
+  return kind == Request::Kind::kAway || kind == Request::Kind::kBack || kind == Request::Kind::kLeave;
+}
+
+}  // namespace
 
 Leader::Leader(Options options)
     : options_(std::move(options)), policy_(options_.policy), followers_(options_.followers) {}
@@ -22,7 +30,7 @@ Decision Leader::take(int worker, int incarnation, const Request& request) {
     return admit();
   }
   if (!entered_.contains(worker)) {
-    if (request.kind == Request::Kind::kLeave) return {};
+    if (is_answered_by_server(request.kind)) return {};
     return {.commands = {}, .answers = {{.worker = worker, .kind = Answer::Kind::kDone}}};
   }
   switch (request.kind) {

@@ -231,6 +231,11 @@ class ParameterServer::Impl {
   void remove(int worker) {
     const auto session = sessions_.remove(worker);
     if (!session) return;
+    // What was decided for it is no answer to what its next session asks.
+    std::erase_if(actions_, [&](const Action& action) {
+      const auto* answer = std::get_if<Answer>(&action);
+      return answer != nullptr && answer->worker == worker;
+    });
     // What it has read comes before all that is written from now on, for which nobody looks at its slot again.
     (void)session->slot->reading.load();
     acceptor_->close(session);

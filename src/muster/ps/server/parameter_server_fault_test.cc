@@ -310,9 +310,9 @@ TEST(Restart, AGradientOfAnEarlierIncarnationIsNotTakenForALaterOne) {
   EXPECT_EQ(honest.value(), -3);
 }
 
-// A worker of this host by hand, which says that it reads the first version, and does not get on.
-struct StoppedReader {
-  explicit StoppedReader(const ServerGroup& servers)
+// A worker of this host, by hand.
+struct LocalWorker {
+  explicit LocalWorker(const ServerGroup& servers)
       : connection(endpoint.connect_local(servers.address(0).local_name, worker_channel_name("j", "1"),
                                           RawWorker::soon())) {
     const Hello hello = {.shares_memory = 1,
@@ -322,13 +322,14 @@ struct StoppedReader {
     connection.send(&hello, sizeof(hello), RawWorker::soon());
     connection.send_descriptor(arena->fd(), RawWorker::soon());
     receive_welcome(connection, RawWorker::soon());
-    // The server knows of it once it has answered.
-    slot->request = {.kind = Request::Kind::kEnter};
-    slot->posted.exchange(1);
-    for (const auto limit = RawWorker::soon(); slot->answered.load() < 1 && !limit.expired();)
+  }
+
+  void ask(Request::Kind kind) {
+    slot->request = {.kind = kind};
+    const uint64_t number = slot->posted.fetch_add(1) + 1;
+    for (const auto limit = RawWorker::soon(); slot->answered.load() < number && !limit.expired();)
       std::this_thread::yield();
-    EXPECT_EQ(slot->answered.load(), 1U);
-    slot->reading.exchange(1);
+    ASSERT_EQ(slot->answered.load(), number);
   }
 
   Endpoint endpoint{{.secret = "s"}};
@@ -336,6 +337,28 @@ struct StoppedReader {
   SessionSlot* slot = SessionSlot::make(arena->allocate(SessionSlot::bytes(3)));
   Connection connection;
 };
+
+// One that says that it reads the first version, and does not get on.
+struct StoppedReader : LocalWorker {
+  explicit StoppedReader(const ServerGroup& servers) : LocalWorker(servers) {
+    ask(Request::Kind::kEnter);
+    slot->reading.exchange(1);
+  }
+};
+
+TEST(AWorkerThatHasNotEntered, IsAnsweredOnceWhenItGoesAway) {
+  const muster::detail::testing::Setup setup = {.servers = 1, .shared = true};
+  ServerGroup servers(setup, plain_spec(setup, {.workers = 2}));
+  Worker worker(servers.client_options(0));
+  worker.initialise(0);
+  worker.enter();
+  LocalWorker absent(servers);
+  for (const auto kind : {Request::Kind::kAway, Request::Kind::kBack, Request::Kind::kLeave}) {
+    absent.ask(kind);
+    worker.push(1);  // whatever the server had to say, it has said
+    EXPECT_EQ(absent.slot->reply.kind, Reply::Kind::kTaken);
+  }
+}
 
 // It welcomes a worker and then reads nothing, as one does that was stopped.
 TEST(ServerThatHangs, DoesNotKeepAWorkerFromItsCheck) {
