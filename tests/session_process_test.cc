@@ -225,7 +225,8 @@ TEST(SessionProcesses, SynchronousReplicasTrain) {
 // end all when one does.
 class BetweenGraph {
  public:
-  BetweenGraph(int count, std::vector<std::string> flags) : command_(std::move(flags)) {
+  BetweenGraph(int count, std::vector<std::string> flags, const std::string& stall_warning = "10s")
+      : command_(std::move(flags)), stall_warning_(stall_warning) {
     command_.insert(command_.begin(), beside_self("between_graph_mnist"));
     for (int i = 0; i <= count; ++i)
       addresses_.push_back(fmt::format("\"127.0.0.1:{}\"", ports_.emplace_back("127.0.0.1").port()));
@@ -244,12 +245,15 @@ class BetweenGraph {
         "{{\"cluster\": {{\"ps\": [{}], \"worker\": [{}]}}, \"task\": {{\"type\": \"{}\", "
         "\"index\": {}}}}}",
         addresses_.front(), fmt::join(others, ", "), job, task);
-    return cluster.start(
-        {.command = command_,
-         .environment = {{"MUSTER_SECRET", "test"}, {"OMP_NUM_THREADS", "1"}, {"TF_CONFIG", task_config}}});
+    return cluster.start({.command = command_,
+                          .environment = {{"MUSTER_SECRET", "test"},
+                                          {"MUSTER_STALL_WARNING", stall_warning_},
+                                          {"OMP_NUM_THREADS", "1"},
+                                          {"TF_CONFIG", task_config}}});
   }
 
   std::vector<std::string> command_;
+  std::string stall_warning_;
   std::vector<ReservedPort> ports_;
   std::vector<std::string> addresses_;
 };
@@ -292,10 +296,12 @@ TEST(SessionProcesses, ReplicasGoOnWithoutABackupWorkerThatStandsStill) {
 }
 
 TEST(SessionProcesses, ReplicasWaitForOneThatStandsStillAndTheServerNamesIt) {
-  BetweenGraph job(2, {"--steps", "500", "--sync"});
+  BetweenGraph job(2, {"--steps", "500", "--sync"}, /*stall_warning=*/"1s");
   job.cluster.wait_for_output(job.workers[0], ": loss ", soon());
   job.cluster.signal(job.workers[1], SIGSTOP);
+  const auto before_the_default = Deadline::after(9s);
   job.cluster.wait_for_output(job.ps, "replica 0 waits for one gradient more of replicas 1", soon());
+  EXPECT_FALSE(before_the_default.expired());
   EXPECT_THAT(job.cluster.output(job.workers[0]), Not(HasSubstr("after 500 steps")));
   job.cluster.signal(job.workers[1], SIGCONT);
   expect_all_to_end(job);

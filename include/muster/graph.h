@@ -198,7 +198,8 @@ class Graph {
 
   /// A tensor that a session keeps from run to run. It has no value before initializer() has run. Its output
   /// is the value when the node runs; nothing that happens to the variable afterwards changes that. One that
-  /// is not trainable is left alone by minimize().
+  /// is not trainable is left alone by minimize(). Throws InvalidArgument for an initial value that another
+  /// variable is needed for.
   Output variable(std::string_view name, const at::Tensor& initial, bool trainable = true,
                   Where where = Where::current());
   Output variable(std::string_view name, const Output& initial, bool trainable = true,

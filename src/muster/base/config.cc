@@ -67,6 +67,7 @@ struct Setting {
   bool between_hosts = false;  // it has no effect on one host
   bool collectives = false;    // only they go by it
   bool members = false;        // only tasks that enter the job go by it
+  bool between_tasks = false;  // it has no effect on a task alone, as these three
   const char* group = "";      // of --help
 };
 
@@ -87,6 +88,11 @@ Setting only_for_collectives(Setting setting) {
 
 Setting only_for_members(Setting setting) {
   setting.members = true;
+  return setting;
+}
+
+Setting only_between_tasks(Setting setting) {
+  setting.between_tasks = true;
   return setting;
 }
 
@@ -243,10 +249,11 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
                         [](const std::string& text) {
                           return text.find_first_of(" \t\n/@,;\"'") == std::string::npos;
                         }),
-           text_setting("job-id", &Config::job_id, "the job that this task belongs to"),
+           only_between_tasks(text_setting("job-id", &Config::job_id, "the job that this task belongs to")),
            text_setting("secret", &Config::secret, "what all tasks of the job must know"),
-           text_setting("interface", &Config::interface,
-                        "network interfaces by name or prefix (eth,ib), or all but some (^lo,docker)"),
+           only_between_tasks(
+               text_setting("interface", &Config::interface,
+                            "network interfaces by name or prefix (eth,ib), or all but some (^lo,docker)")),
            only_for_members(duration_setting("join-timeout", &Config::join_timeout,
                                              "how long to wait for all tasks to enter the job")),
            only_for_members(duration_setting("heartbeat-timeout", &Config::heartbeat_timeout,
@@ -347,18 +354,19 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
                "hierarchical, chain, tree; auto chooses by size",
                {"auto", "ring", "halving-doubling", "doubling", "exchange", "direct", "hierarchical", "chain",
                 "tree"})),
-           choice_setting("shared-memory", &Config::shared_memory, "between ranks of one host: on or off",
-                          "on or off",
-                          std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}}),
+           only_between_tasks(choice_setting(
+               "shared-memory", &Config::shared_memory, "between ranks of one host: on or off", "on or off",
+               std::array<std::pair<const char*, bool>, 2>{{{"on", true}, {"off", false}}})),
            only_for_members(only_between_hosts(word_setting(
                "wire", &Config::wire, "what float32 sums travel as between hosts: same, fp16 or bf16",
                {"same", "fp16", "bf16"}))),
            only_for_members(only_between_hosts(number_setting(
                "sockets", &Config::sockets, 1, 64, "connections for each pair of ranks on different hosts"))),
-           duration_setting("collective-timeout", &Config::collective_timeout,
-                            "how long a wait for other tasks may last before the job fails"),
-           duration_setting("stall-warning", &Config::stall_warning,
-                            "say who holds up whom when a wait takes longer than this"),
+           only_between_tasks(
+               duration_setting("collective-timeout", &Config::collective_timeout,
+                                "how long a wait for other tasks may last before the job fails")),
+           only_between_tasks(duration_setting("stall-warning", &Config::stall_warning,
+                                               "say who holds up whom when a wait takes longer than this")),
            only_for_members(text_setting("tls-cert", &Config::tls_cert,
                                          "this task's certificate (PEM): encrypts links between hosts")),
            only_for_members(text_setting("tls-key", &Config::tls_key, "its key (PEM)")),
@@ -659,6 +667,14 @@ std::vector<std::string> Config::given_for_collectives() const {
 
 std::vector<std::string> Config::given_for_members() const {
   return given([](const Setting& setting) { return setting.members; });
+}
+
+std::vector<std::string> Config::without_effect_alone() const {
+  return given([this](const Setting& setting) {
+    const auto source = sources_.find(setting.name);
+    return source != sources_.end() && source->second.starts_with("--") &&
+           (setting.between_hosts || setting.collectives || setting.members || setting.between_tasks);
+  });
 }
 
 std::vector<std::string> Config::without_effect_on_one_host() const {

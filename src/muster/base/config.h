@@ -104,6 +104,10 @@ class Config {
   /// job of these tasks, or when the strategy does not fit them. Names the flag or variable, and the remedy.
   void check(const Tasks& tasks) const;
 
+  /// The settings that this program's own flags have given and that only several tasks go by: "--interface
+  /// eth0".
+  std::vector<std::string> without_effect_alone() const;
+
   /// A sentence for each setting that is not its default and has no effect while all tasks are on one host.
   std::vector<std::string> without_effect_on_one_host() const;
 

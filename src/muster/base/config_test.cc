@@ -245,6 +245,15 @@ TEST(Config, TlsIsAllOfItsFlagsOrNone) {
   EXPECT_THAT(complaint({"--tls-cert", "a", "--tls-ca", "c"}), HasSubstr("add --tls-key"));
 }
 
+TEST(Config, WhatIsBetweenTasksHasNoEffectOnOneAlone) {
+  EXPECT_THAT(read({"--interface", "lo", "--engine", "gloo", "--shared-memory", "off", "--stall-warning",
+                    "1s", "--join-timeout", "2s", "--bucket", "1M", "--precision", "bf16"},
+                   {{"MUSTER_COLLECTIVE_TIMEOUT", "3s"}})
+                  .without_effect_alone(),
+              ::testing::UnorderedElementsAre("--interface lo", "--engine gloo", "--shared-memory off",
+                                              "--stall-warning 1s", "--join-timeout 2s", "--bucket 1M"));
+}
+
 TEST(Config, WhatIsBetweenHostsHasNoEffectOnOne) {
   EXPECT_THAT(read({"--wire", "fp16", "--sockets", "2", "--engine", "gloo"}, {}).without_effect_on_one_host(),
               ::testing::ElementsAre(HasSubstr("--wire fp16 has no effect: all tasks are on one host"),

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/log.h"
+#include "muster/base/mutex.h"
 #include "muster/collective/communicator_options.h"
 #include "muster/testing/operation_checks.h"
 #include "muster/testing/rank_group.h"
@@ -65,6 +67,30 @@ TEST_P(CommunicatorGrid, ResultsAreTheSameBitsOnAllRanksAndEveryTime) {
     if (repetition == 0) first = results[0];
     for (const auto& result : results) EXPECT_EQ(result, first);
   }
+}
+
+TEST(AnAlgorithm, ThatNoCollectiveWentByIsSaidToHaveHadNoEffect) {
+  const auto said = [](bool broadcasts) {
+    Mutex mutex;
+    std::string log;
+    set_log_sink([&](std::string_view line) {
+      const MutexLock lock(mutex);
+      log += line;
+    });
+    const RankGroup group({.ranks = 2, .communicator = {.algorithm = Algorithm::kTree}});
+    EXPECT_THAT(group.run([&](Communicator& comm) {
+      std::vector<float> data(1000, 1);
+      comm.all_reduce(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum);
+      if (broadcasts) comm.broadcast(data.data(), data.size(), DType::kFloat32, 0);
+      comm.barrier();
+    }),
+                Each(""));
+    set_log_sink({});
+    return log;
+  };
+  EXPECT_THAT(said(/*broadcasts=*/false),
+              ::testing::HasSubstr("--algorithm tree had no effect: all_reduce went by exchange"));
+  EXPECT_EQ(said(/*broadcasts=*/true), "");
 }
 
 std::vector<Grid> grids() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
@@ -50,6 +51,30 @@ void check_variable(const Output& variable, const std::string& subject) {
   if (!variable.defined()) raise<InvalidArgument>("{}: the variable is an undefined output", subject);
   if (variable.get()->op->kind() != detail::OperatorKind::kVariable)
     raise<InvalidArgument>("{}: {} is no variable", subject, variable.get()->describe());
+}
+
+// All variables get their initial values in one run, before which none of them has a value.
+void check_initial(const Output& initial, const std::string& subject) {
+  std::vector<const GraphNode*> left = {initial.get()};
+  std::unordered_set<const GraphNode*> seen(left.begin(), left.end());
+  const auto look_at = [&](const GraphNode* node) {
+    if (seen.insert(node).second) left.push_back(node);
+  };
+  while (!left.empty()) {
+    const GraphNode* node = left.back();
+    left.pop_back();
+    const auto kind = node->op->kind();
+    const bool reads = kind == detail::OperatorKind::kRead || kind == detail::OperatorKind::kAssignAdd;
+    const GraphNode* variable = reads ? node->arguments.front().outputs().front().get() : node;
+    if (variable->op->kind() == detail::OperatorKind::kVariable)
+      raise<InvalidArgument>(
+          "{}: its initial value is made of the variable '{}', which has no value either while variables are "
+          "initialised: make both of the same constants or operators, or assign() this one in a run of its "
+          "own afterwards",
+          subject, variable->name);
+    node->each_input([&](const Output& input) { look_at(input.get()); });
+    for (const GraphNode* before : node->control) look_at(before);
+  }
 }
 
 // A node for the operator, for Graph::add and the functions of muster/ops.h.
@@ -396,6 +421,7 @@ Output Graph::variable(std::string_view name, const Output& initial, bool traina
   const std::string subject = fmt::format("the variable '{}' ({})", name, detail::describe(where));
   check_same_graph(*data_, initial, subject);
   if (!initial.dtype()) raise<InvalidArgument>("{}: the type of its initial value is not known", subject);
+  check_initial(initial, subject);
   GraphNode& node = made(*data_, "muster::variable", name, true, where);
   node.arguments = {Argument(*initial.dtype()), Argument(detail::shape_value(initial.shape())),
                     Argument(trainable)};

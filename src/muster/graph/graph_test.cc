@@ -182,6 +182,17 @@ TEST(Graph, AssignmentsAndGroupsAreChecked) {
   EXPECT_THAT(message_of<InvalidArgument>([&] { Shape{-2}; }), HasSubstr("a size of a tensor is -2"));
 }
 
+TEST(Graph, AnInitialValueIsNotMadeOfOtherVariables) {
+  Graph graph;
+  const Output a = graph.variable("a", torch::ones({2}));
+  const Output sum = ops::add(graph.read(a), graph.constant(torch::ones({2})));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { graph.variable("b", sum); }),
+              AllOf(HasSubstr("the variable 'b' (graph_test.cc:"),
+                    HasSubstr("its initial value is made of the variable 'a', which has no value either")));
+  const Output noise = graph.add("aten::rand", {std::vector<int64_t>{2}}).output();
+  EXPECT_NO_THROW(graph.variable("c", noise));
+}
+
 TEST(Graph, FunctionsOfOperatorsGiveAsManyOutputsAsTheyHave) {
   Graph graph;
   const Output x = graph.placeholder("x", at::kFloat, {kBatch, 6});

@@ -86,11 +86,19 @@ JobContext::JobContext(Config config)
     waits_.set_doing_otherwise([this] { return last_collective(); });
     enter();
   }
-  warn_about_one_host();
+  warn_about_settings();
 }
 
-void JobContext::warn_about_one_host() const {
+void JobContext::warn_about_settings() const {
   if (!is_chief()) return;  // once a job
+  if (identity_.alone()) {
+    if (const auto flags = config_.without_effect_alone(); !flags.empty())
+      log_warning(
+          "this program runs alone: without other tasks, {} had no effect; `muster run --workers 2` starts "
+          "two",
+          fmt::join(flags, ", "));
+    return;
+  }
   const auto elsewhere = [this](const TaskInfo& task) {
     return task.host_identity != tasks_.front().host_identity;
   };

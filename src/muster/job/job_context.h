@@ -179,7 +179,7 @@ class JobContext {
   void enter();
   std::string collective_settings() const;
   void take_same_settings(std::vector<std::string>& texts) const;
-  void warn_about_one_host() const;
+  void warn_about_settings() const;
   Endpoint::Options data_port() const;
 
   template <typename Wait>

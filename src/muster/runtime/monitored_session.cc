@@ -24,6 +24,7 @@
 #include "muster/runtime/replica_functions.h"
 #include "muster/runtime/runtime_stream.h"
 #include "muster/runtime/server_secret.h"
+#include "muster/runtime/stall_warning.h"
 
 namespace muster {
 
@@ -32,7 +33,6 @@ namespace {
 constexpr const char* kGlobalStep = "global_step";
 constexpr const char* kEnded = "muster/ended_workers";
 constexpr auto kLookEvery = std::chrono::milliseconds(50);
-constexpr auto kStallWarning = std::chrono::seconds(10);
 constexpr auto kAnswer = std::chrono::seconds(2);
 
 Output counter(Graph& graph, const char* name, std::source_location where) {
@@ -230,7 +230,7 @@ struct MonitoredSession::State {
   // The chief gives values to variables that have none; the others wait for it.
   void prepare(Deadline deadline) {
     session->run({}, {}, mark_all);
-    auto warning = Deadline::after(kStallWarning);
+    detail::StallWarning warning(stall_warning);
     std::vector<size_t> left;
     while (!(left = missing()).empty()) {
       if (deadline.expired())
@@ -240,11 +240,9 @@ struct MonitoredSession::State {
         give_values(std::move(left));
         continue;
       }
-      if (warning.expired()) {
+      if (warning.is_due())
         detail::log_warning("worker/{} waits for the chief, worker/0, to initialise the variables {}",
                             server.task(), names_of(left));
-        warning = Deadline::never();
-      }
       std::this_thread::sleep_for(kLookEvery);
     }
     if (enter.defined()) session->run({}, {}, enter_targets);
@@ -319,7 +317,7 @@ struct MonitoredSession::State {
   void wait_for_others() {
     const auto workers = static_cast<int64_t>(server.cluster().jobs().at("worker").size());
     const auto deadline = Deadline::after(options.patience);
-    auto warning = Deadline::after(kStallWarning);
+    detail::StallWarning warning(stall_warning);
     while (true) {
       const int64_t ended_now = session->run({ended}).front().item<int64_t>() % workers;
       if (ended_now == 0 || !is_any_other_worker_there()) return;
@@ -328,11 +326,9 @@ struct MonitoredSession::State {
                             workers - ended_now, workers);
         return;
       }
-      if (warning.expired()) {
+      if (warning.is_due())
         detail::log_warning("worker/0 has ended, and waits for {} of {} workers before it stops the servers",
                             workers - ended_now, workers);
-        warning = Deadline::never();
-      }
       std::this_thread::sleep_for(kLookEvery);
     }
   }
@@ -354,6 +350,7 @@ struct MonitoredSession::State {
   Graph& graph;
   const Options options;
   std::vector<SessionHook> hooks;
+  const std::chrono::milliseconds stall_warning = detail::stall_warning_of_job();
   bool is_chief = false;
   bool was_ready = false;
   bool is_stopped = false;

@@ -16,6 +16,7 @@
 #include "muster/runtime/part_times.h"
 #include "muster/runtime/received_graph.h"
 #include "muster/runtime/server_secret.h"
+#include "muster/runtime/stall_warning.h"
 #include "muster/runtime/worker.h"
 
 namespace muster::detail {
@@ -401,18 +402,15 @@ std::vector<at::Tensor> RemoteSession::run(const runtime::Prepared& prepared,
   });
   begin(id, step, prepared, feeds, deadline);
 
-  auto warning = stall_warning_.count() > 0 ? Deadline::after(stall_warning_) : Deadline::never();
+  StallWarning warning(stall_warning_);
   MutexLock lock(mutex_);
   while (step.missing > 0 && step.status.ok()) {
     if (deadline.expired()) {
       step.status = {StepStatus::Code::kDeadlineExceeded, too_long(missing_tasks(step))};
       break;
     }
-    if (warning.expired()) {
-      log_warning("a run still waits for {}", missing_tasks(step));
-      warning = Deadline::never();
-    }
-    step.changed.wait_until(lock, deadline.earlier(warning).time_point());
+    if (warning.is_due()) log_warning("a run still waits for {}", missing_tasks(step));
+    step.changed.wait_until(lock, deadline.earlier(warning.when()).time_point());
   }
   if (step.status.ok()) {
     if (timeline != nullptr) put_in_order(*timeline);

@@ -12,14 +12,13 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
-#include "muster/deadline.h"
+#include "muster/runtime/stall_warning.h"
 
 namespace muster::detail {
 
 namespace {
 
 constexpr auto kLookForAbort = std::chrono::milliseconds(50);
-constexpr auto kTokenStallWarning = std::chrono::seconds(10);
 constexpr int64_t kMostReplicas = 1 << 16;
 
 }  // namespace
@@ -36,8 +35,10 @@ PolicyOptions replica_options(int64_t workers, int64_t aggregate) {
           .aggregate = static_cast<int>(aggregate)};
 }
 
-ReplicaCoordinator::ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step)
+ReplicaCoordinator::ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step,
+                                       std::chrono::milliseconds stall_warning)
     : options_(options),
+      stall_warning_(stall_warning),
       number_(random_number()),
       global_step_(global_step),
       policy_(options),
@@ -120,7 +121,7 @@ void ReplicaCoordinator::wait(const Run& run, const std::function<void()>& check
   Worker& worker = enter(run);
   const uint64_t mine = ++worker.waits;
   changed_.notify_all();
-  auto warning = Deadline::after(kTokenStallWarning);
+  StallWarning warning(stall_warning_);
   while (true) {
     if (worker.offered && worker.offered->after <= carried_out_)
       worker.held = std::exchange(worker.offered, {});
@@ -129,10 +130,7 @@ void ReplicaCoordinator::wait(const Run& run, const std::function<void()>& check
     check();
     if (worker.session != run.session) enter(run);  // which says why that is not possible
     if (worker.waits != mine) raise<Aborted>("another run of replica {} has begun", run.worker);
-    if (warning.expired()) {
-      say_what_is_missing(run.worker);
-      warning = Deadline::never();
-    }
+    if (warning.is_due()) say_what_is_missing(run.worker);
   }
 }
 
@@ -168,7 +166,9 @@ ReplicaCoordinator& Replicas::coordinator(const std::string& group, const Policy
   const MutexLock lock(mutex_);
   auto found = coordinators_.find(group);  // never null: end_run() and end_session() call them all
   if (found == coordinators_.end())
-    found = coordinators_.emplace(group, std::make_unique<ReplicaCoordinator>(options, global_step)).first;
+    found = coordinators_
+                .emplace(group, std::make_unique<ReplicaCoordinator>(options, global_step, stall_warning_))
+                .first;
   found->second->check_options(options);
   return *found->second;
 }

@@ -17,6 +17,7 @@
 //
 // Thread-safe. Only wait() blocks, until there is a token, its run was aborted or its session has ended.
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -49,8 +50,9 @@ class ReplicaCoordinator {
     uint64_t step = 0;  ///< a number that no other run has; it names the run's gradients
   };
 
-  /// The variable of the global step outlives it.
-  ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step);
+  /// The variable of the global step outlives it. After `stall_warning` a wait says for whom; 0: never.
+  ReplicaCoordinator(const PolicyOptions& options, TaskVariable& global_step,
+                     std::chrono::milliseconds stall_warning);
 
   /// Throws InvalidArgument where a worker has other numbers than the first had.
   void check_options(const PolicyOptions& options) const;
@@ -94,6 +96,7 @@ class ReplicaCoordinator {
   void say_what_is_missing(int64_t worker) const MUSTER_REQUIRES(mutex_);
 
   const PolicyOptions options_;
+  const std::chrono::milliseconds stall_warning_;
   const uint64_t number_;  // of this coordinator; no other has it
   TaskVariable& global_step_;
   Mutex mutex_;
@@ -112,6 +115,8 @@ class ReplicaCoordinator {
 /// Thread-safe; what it gives lives as long as it.
 class Replicas {
  public:
+  explicit Replicas(std::chrono::milliseconds stall_warning) : stall_warning_(stall_warning) {}
+
   ReplicaCoordinator& coordinator(const std::string& group, const PolicyOptions& options,
                                   TaskVariable& global_step);
   Accumulator& accumulator(const std::string& group, TaskVariable& variable);
@@ -120,6 +125,7 @@ class Replicas {
   void end_session(uint64_t session);
 
  private:
+  const std::chrono::milliseconds stall_warning_;
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<ReplicaCoordinator>> coordinators_
       MUSTER_GUARDED_BY(mutex_);

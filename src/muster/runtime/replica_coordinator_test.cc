@@ -1,12 +1,15 @@
 #include "muster/runtime/replica_coordinator.h"
 
+#include <atomic>
 #include <future>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/deadline.h"
 #include "muster/optim.h"
 #include "muster/optim/rule_text.h"
@@ -21,8 +24,8 @@ using testing::message_of;
 constexpr auto kWaitAtMost = std::chrono::seconds(60);
 
 struct Coordination {
-  Coordination(int workers, int aggregate)
-      : step("global_step"), coordinator(replica_options(workers, aggregate), step) {
+  Coordination(int workers, int aggregate, std::chrono::milliseconds stall_warning = {})
+      : step("global_step"), coordinator(replica_options(workers, aggregate), step, stall_warning) {
     step.assign(torch::zeros({}, at::kLong));
   }
 
@@ -83,6 +86,27 @@ TEST(ReplicaCoordinator, AWaitEndsWithItsRunAndWithItsSession) {
   auto waiting = std::async(std::launch::async, [&] { return message_of([&] { all.wait(run); }); });
   all.coordinator.end_session(1);
   EXPECT_THAT(waiting.get(), HasSubstr("has ended"));
+}
+
+TEST(ReplicaCoordinator, AWaitSaysForWhomAfterTheStallWarning) {
+  Coordination all(2, 2, std::chrono::milliseconds(50));
+  const ReplicaCoordinator::Run run{.worker = 0, .session = 1, .step = 10};
+  all.wait(run);
+  all.coordinator.push(run, 0.1);
+  all.coordinator.carried_out(run, 0);
+  std::atomic<bool> is_said = false;
+  set_log_sink([&](std::string_view line) {
+    if (line.find("replica 0 waits for one gradient more of replicas 1") != std::string_view::npos)
+      is_said = true;
+  });
+  const auto deadline = Deadline::after(kWaitAtMost);
+  EXPECT_THROW(all.coordinator.wait(run,
+                                    [&] {
+                                      if (is_said || deadline.expired()) throw Aborted("it was said");
+                                    }),
+               Aborted);
+  set_log_sink({});
+  EXPECT_TRUE(is_said);
 }
 
 TEST(ReplicaCoordinator, TwoClientsThatAreTheSameReplicaAreToldSo) {

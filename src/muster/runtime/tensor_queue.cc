@@ -5,14 +5,13 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/deadline.h"
+#include "muster/runtime/stall_warning.h"
 
 namespace muster::detail {
 
 namespace {
 
 constexpr auto kLookForAbort = std::chrono::milliseconds(50);
-constexpr auto kQueueStallWarning = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -24,15 +23,13 @@ void TensorQueue::check_options(int64_t capacity, const std::vector<int64_t>& ty
 
 void TensorQueue::wait(MutexLock& lock, const char* for_what, const std::function<bool()>& is_ready,
                        const std::function<void()>& check) {
-  auto warning = Deadline::after(kQueueStallWarning);
+  StallWarning warning(stall_warning_);
   while (!is_ready() && !is_closed_) {
     changed_.wait_for(lock, kLookForAbort);
     check();
-    if (warning.expired()) {
-      log_warning("a run waits for {} in the queue '{}', for {} s now", for_what, name_,
-                  std::chrono::seconds(kQueueStallWarning).count());
-      warning = Deadline::never();
-    }
+    if (warning.is_due())
+      log_warning("a run waits for {} in the queue '{}', for {} now", for_what, name_,
+                  format_seconds(stall_warning_));
   }
 }
 

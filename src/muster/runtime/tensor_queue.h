@@ -4,6 +4,7 @@
 //
 // Thread-safe. put() and take() block; they call `check` about every 50 ms, which throws to end the wait.
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -20,8 +21,13 @@ class TensorQueue {
  public:
   using Element = std::vector<at::Tensor>;
 
-  TensorQueue(std::string name, int64_t capacity, std::vector<int64_t> types)
-      : name_(std::move(name)), capacity_(capacity), types_(std::move(types)) {}
+  /// After `stall_warning` a wait says what for; 0: never.
+  TensorQueue(std::string name, int64_t capacity, std::vector<int64_t> types,
+              std::chrono::milliseconds stall_warning)
+      : name_(std::move(name)),
+        capacity_(capacity),
+        types_(std::move(types)),
+        stall_warning_(stall_warning) {}
 
   /// Throws InvalidArgument where a node describes the queue otherwise.
   void check_options(int64_t capacity, const std::vector<int64_t>& types) const;
@@ -42,6 +48,7 @@ class TensorQueue {
   const std::string name_;
   const int64_t capacity_;
   const std::vector<int64_t> types_;
+  const std::chrono::milliseconds stall_warning_;
   mutable Mutex mutex_;
   ConditionVariable changed_;
   std::deque<Element> elements_ MUSTER_GUARDED_BY(mutex_);

@@ -15,6 +15,7 @@
 #include "muster/optim/gradients.h"
 #include "muster/runtime/replica_coordinator.h"
 #include "muster/runtime/shared_values.h"
+#include "muster/runtime/stall_warning.h"
 #include "muster/runtime/tensor_queue.h"
 
 namespace muster::detail {
@@ -173,7 +174,8 @@ void TaskVariable::update(const UpdateRule& rule, const at::Tensor& gradient, st
   value_.unsafeGetTensorImpl()->bump_version();
 }
 
-Container::Container() : replicas_(std::make_unique<Replicas>()) {}
+Container::Container()
+    : stall_warning_(stall_warning_of_job()), replicas_(std::make_unique<Replicas>(stall_warning_)) {}
 Container::~Container() = default;
 
 TaskVariable& Container::get(const std::string& name) {
@@ -192,7 +194,7 @@ TaskVariable& Container::get(const GraphNode& variable) {
 TensorQueue& Container::queue(const std::string& name, int64_t capacity, const std::vector<int64_t>& types) {
   const MutexLock lock(mutex_);
   auto& queue = queues_[name];
-  if (!queue) queue = std::make_unique<TensorQueue>(name, capacity, types);
+  if (!queue) queue = std::make_unique<TensorQueue>(name, capacity, types, stall_warning_);
   queue->check_options(capacity, types);
   return *queue;
 }

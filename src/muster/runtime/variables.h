@@ -8,6 +8,7 @@
 //
 // Thread-safe. Changes of one variable wait for each other.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -79,6 +80,7 @@ class TensorQueue;
 /// Variables that sessions share by name.
 class Container {
  public:
+  /// Throws InvalidArgument as stall_warning_of_job() does.
   Container();
   ~Container();
 
@@ -101,6 +103,7 @@ class Container {
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<TaskVariable>> variables_ MUSTER_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::unique_ptr<TensorQueue>> queues_ MUSTER_GUARDED_BY(mutex_);
+  const std::chrono::milliseconds stall_warning_;
   const std::unique_ptr<Replicas> replicas_;  // uses the variables
 };
 

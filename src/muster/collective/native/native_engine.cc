@@ -5,6 +5,7 @@
 #include "muster/base/copy.h"
 #include "muster/base/cpu.h"
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/tune.h"
 #include "muster/collective/algorithm_choice.h"
 #include "muster/collective/native/native_host.h"
@@ -37,6 +38,7 @@ NativeEngine::NativeEngine(const Communicator::Options& options, const std::shar
 }
 
 NativeEngine::~NativeEngine() {
+  warn_of_algorithm();
   watch_.reset();
   for (void* pipe : pipes_of_others_) HostMemory::release(pipe);
   for (void* pipe : own_pipes_) {
@@ -136,6 +138,22 @@ const Plan& NativeEngine::plan_of(const Operation& operation) {
   last_key_ = key;
   last_plan_ = &found->second;
   return found->second;
+}
+
+// A barrier has no data, by whose way somebody could care.
+void NativeEngine::warn_of_algorithm() const {
+  const Algorithm wanted = options_.algorithm;
+  if (options_.rank != 0 || wanted == Algorithm::kAuto) return;
+  std::map<std::string, const char*> used;
+  for (const auto& [key, plan] : plans_) {
+    if (plan.algorithm == wanted) return;
+    if (std::get<Collective>(key) != Collective::kBarrier)
+      used[name_of(std::get<Collective>(key))] = name_of(plan.algorithm);
+  }
+  std::string ways;
+  for (const auto& [collective, algorithm] : used)
+    ways += fmt::format("{}{} went by {}", ways.empty() ? "" : ", ", collective, algorithm);
+  if (!used.empty()) log_warning("--algorithm {} had no effect: {}", name_of(wanted), ways);
 }
 
 std::string NativeEngine::explain(const Operation& operation) const {

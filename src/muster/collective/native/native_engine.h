@@ -45,6 +45,7 @@ class NativeEngine : public Engine {
   void run_over_links(const OperationContext& context, const Plan& plan);
   void run_in_passes(const OperationContext& context, const Plan& plan);
   const Plan& plan_of(const Operation& operation);
+  void warn_of_algorithm() const;
   LinkExecutor& message_executor(int peer, bool sending);
   struct Channel {
     std::string name;
