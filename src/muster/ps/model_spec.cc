@@ -20,6 +20,7 @@ std::string ModelSpec::to_text() const {
   message.set_placement(muster::detail::to_string(placement));
   message.set_servers(servers);
   message.set_rule(rule);
+  message.set_outer_momentum(outer_momentum);
   message.set_clip_norm(clip_norm);
   message.set_stop_at_nan(stop_at_nan);
   message.set_wire_dtype(name_of(wire_dtype));
@@ -57,6 +58,7 @@ ModelSpec ModelSpec::parse(const std::string& text) {
   spec.placement = parse_placement(message.placement());
   spec.servers = message.servers();
   spec.rule = message.rule();
+  spec.outer_momentum = message.outer_momentum();
   spec.clip_norm = message.clip_norm();
   spec.stop_at_nan = message.stop_at_nan();
   spec.wire_dtype = parse_dtype(message.wire_dtype());

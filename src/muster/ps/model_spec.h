@@ -17,7 +17,8 @@ struct ModelSpec {
   std::vector<ParameterInfo> variables;
   PlacementKind placement = PlacementKind::kSliced;
   int servers = 1;
-  std::string rule;                    ///< parse_rule() reads it
+  std::string rule;                    ///< of gradients; parse_rule() reads it
+  double outer_momentum = 0;           ///< of the averages of ps-local
   double clip_norm = 0;                ///< of averaged gradients
   bool stop_at_nan = false;            ///< a server that is given a gradient that is not finite fails
   DType wire_dtype = DType::kFloat32;  ///< what float32 travels as between hosts

@@ -18,7 +18,7 @@
 
 namespace muster::detail {
 
-constexpr uint32_t kSessionProtocolVersion = 4;
+constexpr uint32_t kSessionProtocolVersion = 5;
 
 struct Hello {
   uint32_t version = kSessionProtocolVersion;

@@ -81,13 +81,12 @@ class ServerGroup : public WorkerGroup {
           "{}: training with parameter servers uses no collectives, only what the program itself calls does",
           fmt::join(flags, ", "));
     if (job_.is_chief()) say_what_is_damped(spec.policy, *options.rule);
-    const bool local = is_local(spec.policy);
     return std::make_unique<ServerStrategy>(ServerStrategy::Options{.client = *client_,
                                                                     .parameters = model.infos(),
                                                                     .spec = spec,
                                                                     .worker = job_.rank(),
                                                                     .hogwild = config.hogwild,
-                                                                    .local = local ? options.rule : nullptr,
+                                                                    .rule = options.rule,
                                                                     .clip_norm = options.clip_norm,
                                                                     .sync_every = config.sync_every});
   }
@@ -143,8 +142,6 @@ class ServerGroup : public WorkerGroup {
         here.size(), job_.workers(), fmt::join(missing, ", "));
   }
 
-  static bool is_local(const PolicyOptions& policy) { return policy.phases.front().mode == Mode::kLocal; }
-
   static std::string describe(const Config& config) {
     return fmt::format(
         "flags strategy={} switch={} placement={} replicas_to_aggregate={} init_tokens={} max_staleness={} "
@@ -190,21 +187,14 @@ class ServerGroup : public WorkerGroup {
                    .staleness = config.staleness};
     const UpdatePolicy checked(spec.policy);  // says what can't work, before any server has to
     const auto& phases = spec.policy.phases;
-    const bool local = is_local(spec.policy);
-    if (phases.size() > 1 && std::ranges::count(phases, Mode::kLocal, &Phase::mode) > 0)
-      throw InvalidArgument(
-          "--switch: ps-local can't be mixed with other modes, whose servers update otherwise");
     if (phases.back().from >= options.max_steps && options.max_steps > 0 && phases.size() > 1 &&
         job_.is_chief())
       log_warning(
           "--switch: {} from step {} on has no effect, since training ends at step {} "
           "(TrainerOptions::max_steps)",
           to_string(phases.back().mode), phases.back().from, options.max_steps);
-    spec.rule = (local ? sgd({.lr = 1, .momentum = config.outer_momentum}) : options.rule)->to_string();
-    if (local) {  // the workers' own updates have seen to these
-      spec.clip_norm = 0;
-      for (auto& variable : spec.variables) variable.group = {};
-    }
+    spec.rule = options.rule->to_string();
+    spec.outer_momentum = config.outer_momentum;
     return spec;
   }
 

@@ -93,9 +93,10 @@ Reply ServerStrategy::ask(const Call& call) {
 ServerStrategy::ServerStrategy(Options options)
     : options_(std::move(options)), layout_(options_.parameters), gradients_(layout_.size(), nullptr) {
   check_hogwild();
+  const auto& phases = options_.spec.policy.phases;
+  const bool has_local = std::ranges::count(phases, Mode::kLocal, &Phase::mode) > 0;
   is_exclusive_ = options_.client.parameters() != nullptr &&
-                  std::ranges::all_of(options_.spec.policy.phases,
-                                      [](const Phase& phase) { return phase.mode == Mode::kSync; });
+                  std::ranges::all_of(phases, [](const Phase& phase) { return phase.mode == Mode::kSync; });
   ask([this] { return options_.client.enter(); });
   if (reads_in_place()) {
     memory_ = std::const_pointer_cast<std::byte>(options_.client.parameters());
@@ -105,9 +106,9 @@ ServerStrategy::ServerStrategy(Options options)
     memory_ = std::static_pointer_cast<std::byte>(options_.client.allocate(layout_.bytes()));
   }
   for (size_t i = 0; i < layout_.size(); ++i) variables_.push_back(memory_.get() + layout_.offset(i));
-  if (is_local()) {
+  if (has_local) {
     local_.emplace(ShardUpdate::Options{.layout = layout_,
-                                        .rule = options_.local,
+                                        .rule = options_.rule,
                                         .parameters = memory_.get(),
                                         .clip_norm = options_.clip_norm});
     anchor_ = options_.client.allocate(layout_.bytes());
@@ -138,7 +139,7 @@ void ServerStrategy::check_hogwild() const {
         "--hogwild needs one parameter server, on the host of the workers, and the memory that they share: "
         "it "
         "is not for several servers or hosts, nor for --shared-memory off");
-  if (is_local())
+  if (std::ranges::count(options_.spec.policy.phases, Mode::kLocal, &Phase::mode) > 0)
     throw InvalidArgument("--hogwild is not for ps-local, whose workers each update a copy of their own");
 }
 
@@ -149,9 +150,10 @@ size_t ServerStrategy::sampled(size_t parameter) const {
 
 // What somebody writes into a copy has no effect, and no trap.
 void ServerStrategy::take_samples() {
+  samples_.clear();
   if (is_local() || reads_in_place()) return;
   ++samples_taken_;
-  samples_.assign(layout_.size(), 0);
+  samples_.resize(layout_.size());
   for (size_t i = 0; i < layout_.size(); ++i) {
     if (layout_[i].count() > 0) samples_[i] = sample(i);
   }
@@ -181,7 +183,7 @@ std::string ServerStrategy::explain() const {
   std::string text =
       fmt::format("{}: {} workers, {} server{}", describe(options_.spec.policy), options_.spec.policy.workers,
                   options_.spec.servers, options_.spec.servers == 1 ? "" : "s");
-  if (is_local()) text += fmt::format(", averages every {} steps", options_.sync_every);
+  if (local_) text += fmt::format(", averages every {} steps", options_.sync_every);
   if (options_.hogwild) text += ", parameters read in place";
   return text;
 }
@@ -229,6 +231,7 @@ void ServerStrategy::back() {
 void ServerStrategy::go_on() {
   if (!std::exchange(away_, false)) return;
   ask([this] { return options_.client.resume(); });
+  if (!is_local()) drop_local_steps();
   if (local_steps_ == 0) pull();
 }
 
@@ -242,7 +245,19 @@ void ServerStrategy::pause() {
 void ServerStrategy::resume() {
   if (!std::exchange(paused_, false)) return;
   ask([this] { return options_.client.wait_next_epoch(); });
+  if (!is_local()) drop_local_steps();
   if (local_steps_ == 0) pull();
+}
+
+// The mode has changed while this worker was elsewhere.
+void ServerStrategy::drop_local_steps() {
+  if (local_steps_ > 0)
+    log_warning(
+        "worker/{} has taken {} steps after the last average, which are lost: the others went on without it "
+        "to {} (--switch)",
+        options_.worker, local_steps_, to_string(reply_.mode));
+  local_steps_ = 0;
+  local_samples_ = 0;
 }
 
 // The leader counts; of local steps that were not sent yet, the other workers have taken as many.
@@ -378,8 +393,13 @@ void ServerStrategy::send_local_steps(double loss, StepResult& result) {
 
 int64_t ServerStrategy::local_limit() const {
   int64_t limit = options_.sync_every;
-  const int64_t end = options_.spec.policy.max_steps;
-  if (end > 0) limit = std::min(limit, std::max<int64_t>(1, end - reply_.step));
+  const auto limit_to = [&](int64_t end) {
+    limit = std::min(limit, std::max<int64_t>(1, end - reply_.step));
+  };
+  const auto& policy = options_.spec.policy;
+  if (policy.max_steps > 0) limit_to(policy.max_steps);
+  const auto next = std::ranges::upper_bound(policy.phases, reply_.step, {}, &Phase::from);
+  if (next != policy.phases.end()) limit_to(next->from);
   return limit;
 }
 

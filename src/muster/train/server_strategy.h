@@ -30,7 +30,7 @@ class ServerStrategy : public Strategy {
     ModelSpec spec;
     int worker = 0;  ///< which this is
     bool hogwild = false;
-    UpdateRulePtr local;   ///< ps-local: the rule of this worker
+    UpdateRulePtr rule;    ///< ps-local: of this worker's own steps
     double clip_norm = 0;  ///< ps-local: of this worker's gradient; 0: none
     int sync_every = 1;    ///< ps-local
   };
@@ -68,7 +68,8 @@ class ServerStrategy : public Strategy {
  private:
   int64_t step() const { return reply_.step + local_steps_; }
   bool reads_in_place() const { return options_.hogwild || is_exclusive_; }
-  bool is_local() const { return options_.local != nullptr; }
+  // What the next gradient is for, or the one that is on its way; a switch may change it with each answer.
+  bool is_local() const { return reply_.mode == Mode::kLocal; }
   void check_hogwild() const;
   void check_finite(size_t parameter, const void* gradient);
   std::string not_finite_text(size_t parameter) const;
@@ -84,6 +85,7 @@ class ServerStrategy : public Strategy {
   void update_locally(StepResult& result);
   uint64_t sample(size_t parameter) const;
   void send_local_steps(double loss, StepResult& result);
+  void drop_local_steps();
   int64_t local_limit() const;
 
   const Options options_;
@@ -103,8 +105,7 @@ class ServerStrategy : public Strategy {
   std::string not_finite_;  // which gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 
-  // ps-local.
-  std::optional<ShardUpdate> local_;
+  std::optional<ShardUpdate> local_;  // where a phase is ps-local
   ShardUpdate::SliceData gradients_;
   std::shared_ptr<void> anchor_;  // the parameters as they were read
   std::shared_ptr<void> delta_;   // the anchor less the parameters

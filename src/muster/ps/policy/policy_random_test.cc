@@ -143,6 +143,9 @@ class RandomJob {
       const auto found = open_.find({source.worker, source.sequence});
       ASSERT_NE(found, open_.end()) << "a gradient that was not pushed, or is named twice";
       EXPECT_TRUE(command.kind == Command::Kind::kDrop || !found->second.skip);
+      EXPECT_TRUE(command.kind == Command::Kind::kDrop ||
+                  command.averages == (mode_at(found->second.step) == Mode::kLocal))
+          << "a gradient of a local step, or local steps for a gradient";
       totals += found->second.total;
       open_.erase(found);
     }

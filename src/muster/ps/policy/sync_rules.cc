@@ -66,7 +66,7 @@ class SyncRules final : public ModeRules {
       sources.push_back(source_of(worker, gradient.push));
       gradient.taken = true;
     }
-    if (!sources.empty()) state_.add_command(Command::Kind::kAccumulate, sources);
+    if (!sources.empty()) state_.add_command(Command::Kind::kAccumulate, sources).averages = averages();
   }
 
   int64_t gathered(int worker) const override {
@@ -93,6 +93,7 @@ class SyncRules final : public ModeRules {
     int64_t advance = 1;  // of the one that went farthest
   };
 
+  bool averages() const { return span_.mode == Mode::kLocal; }
   int count() const { return static_cast<int>(gradients_.size()); }
 
   GradientSource source_of(int worker, const Push& push) {
@@ -122,7 +123,7 @@ class SyncRules final : public ModeRules {
     });
     const Sums sums = add_up();
     say_who_is_away();
-    state_.step += std::min(span_.end - state_.step, span_.mode == Mode::kLocal ? sums.advance : 1);
+    state_.step += std::min(span_.end - state_.step, averages() ? sums.advance : 1);
     if (sums.total > 0) {
       apply(sums);
     } else {
@@ -164,7 +165,7 @@ class SyncRules final : public ModeRules {
         first = &push;
         first_worker = worker;
       }
-      if (span_.mode != Mode::kLocal && std::abs(push.lr - first->lr) > kSameRate * std::abs(first->lr) &&
+      if (!averages() && std::abs(push.lr - first->lr) > kSameRate * std::abs(first->lr) &&
           !std::exchange(warned_of_rates_, true))
         log_warning(
             "the learning rates that workers give for update {} differ, {} of worker/{} and {} of worker/{}, "
@@ -183,6 +184,7 @@ class SyncRules final : public ModeRules {
     command.divisor = sums.total / *unit_;
     command.lr = first->lr;
     command.gradient_scale = first->gradient_scale;
+    command.averages = averages();
   }
 
   PolicyState& state_;

@@ -114,6 +114,7 @@ struct Command {
   int64_t version = 0;   ///< after it
   int64_t step = 0;      ///< after it
   int asynchronous = 1;  ///< so many workers' gradients are used one by one now, each by an update of its own
+  bool averages = false;  ///< the sources are of kLocal: how far workers have come, and not gradients
   bool operator==(const Command&) const = default;
 };
 

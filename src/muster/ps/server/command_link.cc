@@ -17,7 +17,8 @@ struct Head {
   double gradient_scale = 1;
   int64_t version = 0;
   int64_t step = 0;
-  int64_t asynchronous = 1;
+  int32_t asynchronous = 1;
+  uint32_t averages = 0;
 };
 
 struct NumbersHead {
@@ -31,7 +32,8 @@ void send_command(Connection& connection, const Command& command, const std::fun
   const Head head = {command.kind,           static_cast<uint32_t>(command.sources.size()),
                      command.divisor,        command.lr,
                      command.gradient_scale, command.version,
-                     command.step,           command.asynchronous};
+                     command.step,           command.asynchronous,
+                     command.averages};
   std::vector<std::byte> bytes(sizeof(head) + command.sources.size() * sizeof(GradientSource));
   std::memcpy(bytes.data(), &head, sizeof(head));
   std::memcpy(bytes.data() + sizeof(head), command.sources.data(),
@@ -47,7 +49,8 @@ Command receive_command(Connection& connection, const std::function<void()>& che
   Command command = {head.kind,           std::vector<GradientSource>(head.sources),
                      head.divisor,        head.lr,
                      head.gradient_scale, head.version,
-                     head.step,           static_cast<int>(head.asynchronous)};
+                     head.step,           head.asynchronous,
+                     head.averages != 0};
   connection.receive(command.sources.data(), command.sources.size() * sizeof(GradientSource),
                      Deadline::never(), check);
   return command;

@@ -359,7 +359,7 @@ class ParameterServer::Impl {
       apply(command, contributions, answers);
     } else {
       if (command.kind == Command::Kind::kAccumulate) {
-        for (const auto& contribution : contributions) store_.accumulate(contribution);
+        for (const auto& contribution : contributions) store_.accumulate(command, contribution);
       }
       send_answers(answers);
     }

@@ -1,6 +1,7 @@
 #include "muster/ps/server/store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -8,12 +9,18 @@
 #include "muster/base/error.h"
 #include "muster/optim/gradients.h"
 #include "muster/optim/rule_text.h"
+#include "muster/optim/rules.h"
 
 namespace muster::detail {
 namespace {
 
 constexpr int kMostThreads = 4;
 constexpr size_t kWorthAPool = size_t{512} * 1024;  // bytes: waking another thread for fewer saves nothing
+
+std::vector<ParameterInfo> without_groups(std::vector<ParameterInfo> variables) {
+  for (auto& variable : variables) variable.group = {};
+  return variables;
+}
 
 }  // namespace
 
@@ -23,15 +30,34 @@ Store::Store(const ModelSpec& spec, const FlatLayout& layout,
       arena_(Arena::create()),
       view_(layout_, static_cast<std::byte*>(arena_->allocate(StoreView::bytes(layout_)))),
       pool_(layout_.bytes() < kWorthAPool ? 1 : std::min(kMostThreads, available_cores())),
-      shard_({.layout = layout_,
-              .rule = parse_rule(spec.rule),
-              .parameters = view_.parameters(),
-              .clip_norm = spec.clip_norm,
-              .run = [this](size_t count, const auto& work) { pool_.run(count, work); },
-              .add_up_shards = std::move(add_up_shards)}) {}
+      plain_(without_groups(layout_.parameters()), layout_.slices()) {
+  const auto run = [this](size_t count, const auto& work) { pool_.run(count, work); };
+  const auto is_local = [](const Phase& phase) { return phase.mode == Mode::kLocal; };
+  const auto& phases = spec.policy.phases;
+  if (!std::ranges::all_of(phases, is_local))
+    gradients_.emplace(ShardUpdate::Options{.layout = layout_,
+                                            .rule = parse_rule(spec.rule),
+                                            .parameters = view_.parameters(),
+                                            .clip_norm = spec.clip_norm,
+                                            .run = run,
+                                            .add_up_shards = std::move(add_up_shards)});
+  if (std::ranges::any_of(phases, is_local))
+    averages_.emplace(ShardUpdate::Options{.layout = plain_,
+                                           .rule = sgd({.lr = 1, .momentum = spec.outer_momentum}),
+                                           .parameters = view_.parameters(),
+                                           .run = run});
+  current_ = is_local(phases.front()) ? &*averages_ : &*gradients_;
+}
 
-void Store::accumulate(const Contribution& contribution) {
-  if (!shard_.accumulate(contribution.source)) not_finite_of_ = contribution.worker;
+ShardUpdate& Store::update_by(const Command& command) {
+  auto& wanted = command.averages ? averages_ : gradients_;
+  if (!wanted) throw DataLoss("the leader sent a command of a mode that this model is not trained in");
+  if (&*wanted != std::exchange(current_, &*wanted)) wanted->adopt_parameters();
+  return *wanted;
+}
+
+void Store::accumulate(const Command& command, const Contribution& contribution) {
+  if (!update_by(command).accumulate(contribution.source)) not_finite_of_ = contribution.worker;
 }
 
 void Store::announce(int64_t version) {
@@ -48,7 +74,7 @@ void Store::apply(const Command& command, const std::vector<Contribution>& contr
   update_.lr = command.lr;
   update_.gradient_scale = command.gradient_scale;
   update_.asynchronous = command.asynchronous;
-  const auto result = shard_.apply(update_, [&](size_t chunk) {
+  const auto result = update_by(command).apply(update_, [&](size_t chunk) {
     view_.version(chunk).exchange(command.version);
     changed();
   });

@@ -7,10 +7,15 @@
 //   store.begin(7);             // whoever still reads an older one reads again
 //   store.apply(command, contributions, wake_workers);
 //
+// Gradients are used by the model's rule. Where workers go on by themselves between two averages (ps-local)
+// the servers have no gradients, but how far each worker has come: these are averaged, with states of their
+// own.
+//
 // One thread uses it; the threads that update work for it meanwhile, and workers read through the view.
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,13 +44,13 @@ class Store {
   const Arena& arena() const { return *arena_; }
 
   /// Whether updates need norms over all shards.
-  bool needs_norms() const { return shard_.in_passes(); }
+  bool needs_norms() const { return gradients_ && gradients_->in_passes(); }
 
   /// The last that was applied.
   int64_t version() const { return version_; }
 
-  void initialise(const ShardUpdate::SliceData& parameters) { shard_.initialise(parameters); }
-  void accumulate(const Contribution& contribution);
+  void initialise(const ShardUpdate::SliceData& parameters) { current_->initialise(parameters); }
+  void accumulate(const Command& command, const Contribution& contribution);
 
   /// Throws DataLoss when it is not the next version.
   void announce(int64_t version);
@@ -57,6 +62,7 @@ class Store {
              const std::function<void()>& changed);
 
  private:
+  ShardUpdate& update_by(const Command& command);
   [[noreturn]] void raise_not_finite(const Command& command, const std::vector<Contribution>& contributions,
                                      size_t slice) const;
 
@@ -64,8 +70,11 @@ class Store {
   const std::shared_ptr<Arena> arena_;  // workers only read it
   StoreView view_;
   ThreadPool pool_;
-  ShardUpdate shard_;
-  ShardUpdate::Update update_;  // the last
+  const FlatLayout plain_;  // without rates of groups, which the workers' own updates have seen to
+  std::optional<ShardUpdate> gradients_;  // where a phase of the policy brings gradients
+  std::optional<ShardUpdate> averages_;   // where one is ps-local
+  ShardUpdate* current_ = nullptr;        // the last that has changed the parameters
+  ShardUpdate::Update update_;            // the last
   int64_t version_ = 0;
   int not_finite_of_ = -1;  // the worker whose gradient was not, if it was accumulated
 };
