@@ -9,9 +9,11 @@
 // The forward pass pulls the rows. When a backward pass ends, their gradients are pushed, and the servers
 // update the rows by the table's own optimizer at once, each row once by the sum of its gradients, however
 // many lookups it was in: the rows are no parameters of the module, and no other optimizer or Trainer sees
-// them. So a worker's gradients are not averaged with the others', but
-// applied one after the other. Without gradients (torch::NoGradGuard, Trainer::evaluate) rows are pulled
-// only.
+// them. So a worker's gradients are not averaged with the others', but applied one after the other. Without
+// gradients (torch::NoGradGuard, Trainer::evaluate) rows are pulled only.
+//
+// Within Trainer::step() they are pushed when the step's gradient has been used: with `accumulate` the mean
+// of its batches, and nothing of a step that is dropped (too stale, or too late) or skipped (--on-nan).
 //
 // Every worker makes the table, with the same options. Like other modules it is used by one thread at a time.
 

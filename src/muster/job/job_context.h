@@ -121,12 +121,20 @@ class JobContext {
   /// takes it out before it is destroyed.
   std::vector<CountedOn*>& models() { return models_; }
 
-  /// The backward pass that a Trainer runs now: what its loss was multiplied by, so that gradients which leave
-  /// it before its end are divided by that, and whether they may have become infinite from it. Of the thread
-  /// that trains.
+  /// Gradients of a Trainer's step that are not its own, as those of embedding rows.
+  class OtherGradients {
+   public:
+    virtual ~OtherGradients() = default;
+    /// The step's gradient has been used: uses these, divided by `divisor`.
+    virtual void apply(double divisor) = 0;
+  };
+
+  /// The backward pass that a Trainer runs now. Of the thread that trains.
   struct Backward {
-    double factor = 1;
-    bool may_overflow = false;
+    double scale = 1;           ///< its loss was multiplied by it: gradients that go other ways are divided
+    bool may_overflow = false;  ///< they may have become infinite from that
+    /// Those of the step, which its first pass makes; nullptr: no Trainer's pass, and nothing to wait for.
+    std::unique_ptr<OtherGradients>* others = nullptr;
   };
   Backward& backward() { return backward_; }
 

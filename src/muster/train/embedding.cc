@@ -29,37 +29,52 @@ std::span<const int64_t> span_of(const Tensor& ids) {
   return {ids.data_ptr<int64_t>(), static_cast<size_t>(ids.numel())};
 }
 
-// The gradients that one backward pass brings for tables. They are pushed when it ends, as one push for each
-// table, so that several lookups of a table are one update, as they are of a parameter.
-class TablePass {
- public:
-  struct Target {
-    TableClient* client = nullptr;
-    JobContext* job = nullptr;  // null where there is only a client
-    std::string table;
-    auto operator<=>(const Target&) const = default;
-  };
+struct Target {
+  TableClient* client = nullptr;
+  JobContext* job = nullptr;  // null where there is only a client
+  std::string table;
+  auto operator<=>(const Target&) const = default;
+};
 
-  /// The one of the backward pass that this thread is in. Autograd keeps it until the pass has ended or failed.
-  static TablePass& current() {
-    thread_local std::weak_ptr<TablePass> known;
-    std::shared_ptr<TablePass> pass = known.lock();
-    if (pass == nullptr) {
-      pass = std::make_shared<TablePass>();
-      known = pass;
-      torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->push(); });
-    }
-    return *pass;
+// The gradients that a Trainer's step, or a backward pass without one, brings for tables: one push for each
+// table, so that several lookups of a table are one update, as they are of a parameter.
+class RowGradients : public JobContext::OtherGradients {
+ public:
+  void add(const Target& target, const Tensor& ids, const Tensor& gradient) {
+    Rows& rows = targets_[target];
+    rows.ids.push_back(ids.flatten());
+    rows.values.push_back(gradient.flatten());
   }
 
-  void add(const Target& target, const Tensor& ids, const Tensor& gradient) {
-    Gradients& gradients = targets_[target];
-    gradients.ids.push_back(ids.flatten());
-    gradients.values.push_back(gradient.flatten());
+  void apply(double divisor) override {
+    for (const auto& [target, rows] : std::exchange(targets_, {})) {
+      const Tensor ids = joined(rows.ids);
+      Tensor values = joined(rows.values);
+      if (divisor != 1) values = values / divisor;
+      target.client->push(target.table, span_of(ids), values.data_ptr<float>());
+    }
+  }
+
+  /// The pass that brought them has ended: what it brought goes where it belongs.
+  void end_pass() {
+    for (const auto& [target, rows] : std::exchange(targets_, {})) {
+      const auto pass = target.job == nullptr ? JobContext::Backward{} : target.job->backward();
+      Tensor values = joined(rows.values);
+      if (pass.scale != 1) values = values / pass.scale;
+      if (!check_finite(target, pass, values)) continue;
+      RowGradients alone;
+      RowGradients* whole = &alone;
+      if (pass.others != nullptr) {
+        if (*pass.others == nullptr) *pass.others = std::make_unique<RowGradients>();
+        whole = static_cast<RowGradients*>(pass.others->get());
+      }
+      whole->add(target, joined(rows.ids), values);
+      alone.apply(1);
+    }
   }
 
  private:
-  struct Gradients {
+  struct Rows {
     std::vector<Tensor> ids;
     std::vector<Tensor> values;
   };
@@ -68,27 +83,30 @@ class TablePass {
     return parts.size() == 1 ? parts.front() : torch::cat(parts);
   }
 
-  void push() {
-    for (const auto& [target, gradients] : std::exchange(targets_, {}))
-      push(target, joined(gradients.ids), joined(gradients.values));
+  static bool check_finite(const Target& target, const JobContext::Backward& pass, const Tensor& values) {
+    if (all_finite(DType::kFloat32, values.data_ptr(), static_cast<size_t>(values.numel()))) return true;
+    const std::string what =
+        fmt::format("a gradient of table '{}' is infinite or not a number", target.table);
+    const bool skips = target.job != nullptr && target.job->config().on_nan == "skip";
+    if (!skips && !pass.may_overflow) raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
+    log_warning("{}: it is left out", what);
+    return false;
   }
 
-  static void push(const Target& target, const Tensor& ids, Tensor gradient) {
-    const auto pass = target.job == nullptr ? JobContext::Backward{} : target.job->backward();
-    if (pass.factor != 1) gradient = gradient / pass.factor;
-    if (!all_finite(DType::kFloat32, gradient.data_ptr(), static_cast<size_t>(gradient.numel()))) {
-      const std::string what =
-          fmt::format("a gradient of table '{}' is infinite or not a number", target.table);
-      const bool skips = target.job != nullptr && target.job->config().on_nan == "skip";
-      if (!skips && !pass.may_overflow) raise<DataLoss>("{} (--on-nan skip would leave it out)", what);
-      log_warning("{}: it is left out", what);
-      return;
-    }
-    target.client->push(target.table, span_of(ids), gradient.data_ptr<float>());
-  }
-
-  std::map<Target, Gradients> targets_;
+  std::map<Target, Rows> targets_;
 };
+
+// Those of the backward pass that this thread is in. Autograd keeps them until the pass has ended or failed.
+RowGradients& gradients_of_this_pass() {
+  thread_local std::weak_ptr<RowGradients> known;
+  std::shared_ptr<RowGradients> pass = known.lock();
+  if (pass == nullptr) {
+    pass = std::make_shared<RowGradients>();
+    known = pass;
+    torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end_pass(); });
+  }
+  return *pass;
+}
 
 struct Lookup : torch::autograd::Function<Lookup> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& /*anchor*/,
@@ -112,10 +130,10 @@ struct Lookup : torch::autograd::Function<Lookup> {
           "a second backward pass through the same rows of table '{}'; add the losses up first", table);
     const Tensor ids = context->saved_data["ids"].toTensor();
     context->saved_data["ids"] = c10::IValue();
-    TablePass::current().add({.client = reinterpret_cast<TableClient*>(context->saved_data["client"].toInt()),
-                              .job = reinterpret_cast<JobContext*>(context->saved_data["job"].toInt()),
-                              .table = table},
-                             ids, gradients[0].to(torch::kFloat32).contiguous());
+    const Target target = {.client = reinterpret_cast<TableClient*>(context->saved_data["client"].toInt()),
+                           .job = reinterpret_cast<JobContext*>(context->saved_data["job"].toInt()),
+                           .table = table};
+    gradients_of_this_pass().add(target, ids, gradients[0].to(torch::kFloat32).contiguous());
     return variable_list(6);
   }
 };

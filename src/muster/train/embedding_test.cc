@@ -1,7 +1,9 @@
 #include "muster/embedding.h"
 
+#include <atomic>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -134,6 +136,92 @@ TEST(ShardedEmbedding, ABackwardPassThatFailsChangesNothing) {
   table(ids).sum().backward();
   const torch::NoGradGuard no_grad;
   EXPECT_EQ(table(ids).item<float>(), -1);
+}
+
+float row_of(ShardedEmbedding& table, int64_t id) {
+  const torch::NoGradGuard no_grad;
+  return table(torch::tensor({id}, torch::kInt64)).item<float>();
+}
+
+EmbeddingOptions counting() {
+  return {.name = "items", .width = 1, .optimizer = optim::SGD({.lr = 1}), .scale = 0};
+}
+
+TEST(ShardedEmbedding, RowsOfAGradientThatIsSkippedStayAsTheyAre) {
+  const muster::detail::testing::Setup setup = {.workers = 1, .servers = 2, .configure = [](Config& config) {
+                                                  config.strategy = "ps-sync";
+                                                  config.on_nan = "skip";
+                                                }};
+  on_workers(setup, [](Job& job) {
+    ShardedEmbedding table(job, counting());
+    torch::nn::Linear net(2, 1);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+    const Tensor ids = torch::tensor({3}, torch::kInt64);
+    for (const float factor : {1.0F, static_cast<float>(kNan), 1.0F})
+      trainer.step([&] { return table(ids).sum() + net(torch::ones({1, 2})).sum() * factor; }, 1);
+    EXPECT_EQ(trainer.metrics().skipped, 1);
+    EXPECT_EQ(row_of(table, 3), -2);
+    return 0;
+  });
+}
+
+TEST(ShardedEmbedding, RowsOfAGradientThatComesTooLateStayAsTheyAre) {
+  const muster::detail::testing::Setup setup = {.workers = 2, .servers = 1, .configure = [](Config& config) {
+                                                  config.strategy = "ps-sync";
+                                                  config.replicas_to_aggregate = 1;
+                                                }};
+  std::atomic<bool> has_begun = false;
+  std::atomic<bool> is_over = false;
+  const auto wait = [](const std::atomic<bool>& flag) {
+    const auto limit = soon();
+    while (!flag && !limit.expired()) std::this_thread::yield();
+    EXPECT_TRUE(flag);
+  };
+  on_workers(setup, [&](Job& job) {
+    ShardedEmbedding table(job, counting());
+    torch::nn::Linear net(2, 1);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.1}));
+    const Tensor ids = torch::tensor({job.rank()}, torch::kInt64);
+    if (job.rank() == 0) wait(has_begun);
+    trainer.step(
+        [&] {
+          if (job.rank() == 1) {
+            has_begun = true;
+            wait(is_over);
+          }
+          return table(ids).sum() + net(torch::ones({1, 2})).sum();
+        },
+        1);
+    if (job.rank() == 0) is_over = true;
+    EXPECT_EQ(trainer.metrics().dropped, job.rank());
+    trainer.finish_epoch();
+    EXPECT_EQ(row_of(table, 0), -1);
+    EXPECT_EQ(row_of(table, 1), 0);
+    return 0;
+  });
+}
+
+TEST(ShardedEmbedding, TheBatchesOfAStepAreOneUpdateByTheirMean) {
+  const muster::detail::testing::Setup setup = {
+      .workers = 1, .servers = 2, .configure = [](Config& config) { config.strategy = "ps-async"; }};
+  on_workers(setup, [](Job& job) {
+    ShardedEmbedding table(job, counting());
+    torch::nn::Linear net(2, 1);
+    Trainer trainer(job, net, optim::SGD({.lr = 0.1}), {.accumulate = 2});
+    for (const int64_t samples : {2, 6}) {
+      EXPECT_EQ(row_of(table, 5), 0) << "the step has not ended";
+      const Tensor ids = torch::full({samples}, 5, torch::kInt64);
+      const auto size = static_cast<double>(samples);
+      trainer.step(
+          [&] {
+            (table(ids).mean() * size / 2).backward();  // a pass of its own counts, too
+            return table(ids).mean() * size / 2 + net(torch::ones({1, 2})).sum();
+          },
+          samples);
+    }
+    EXPECT_EQ(row_of(table, 5), -(2 * 2 + 6 * 6) / 8.0F);
+    return 0;
+  });
 }
 
 // Its dense part by the Trainer, which does not see the rows.

@@ -682,6 +682,8 @@ class Trainer::Impl {
     const uint64_t before = at::sequence_number::peek();
     {
       const Precision::Scope precision(precision_);
+      const Temporarily own_passes(job_.backward(),
+                                   JobContext::Backward{.scale = 1 / size, .others = &other_gradients_});
       loss = function();
     }
     if (!loss.defined() || loss.numel() != 1)
@@ -710,7 +712,9 @@ class Trainer::Impl {
           job_.config().precision);
     model_->put_gradients_back();
     const Temporarily delivering(delivering_, round_begun_);
-    const Temporarily backward(job_.backward(), {.factor = factor, .may_overflow = loss_scale_.can_shrink()});
+    const Temporarily backward(job_.backward(), JobContext::Backward{.scale = factor / size,
+                                                                     .may_overflow = loss_scale_.can_shrink(),
+                                                                     .others = &other_gradients_});
     try {
       (factor != 1 ? loss * factor : loss).backward();
     } catch (const c10::Error& error) {
@@ -784,6 +788,8 @@ class Trainer::Impl {
     round_begun_ = false;
     if (!result.not_finite.empty()) check_not_finite(result);
     if (!result.finished) check_rate(result.lr);
+    if (const auto others = std::exchange(other_gradients_, nullptr); others != nullptr && result.applied)
+      others->apply(sizes_);
     if (!optimizer_) {
       model_->note_update();
     } else if (result.applied) {
@@ -957,6 +963,7 @@ class Trainer::Impl {
   int64_t first_samples_ = 0;  // of the first batch
   double last_loss_ = 0;       // summed up, by the sizes
   double sizes_ = 0;           // of the batches, in units of the first
+  std::unique_ptr<JobContext::OtherGradients> other_gradients_;
   double lr_ = 0;
   std::chrono::duration<double> exchanged_{0};  // waiting and updating, not computing
   bool round_begun_ = false;
