@@ -1,25 +1,19 @@
 #pragma once
 
 // What a plan's bytes travel over: an ordered stream in each direction between two ranks, that never blocks.
-// TcpLink is for ranks on different hosts, MemoryLink for two of one host.
+// TcpLink is for ranks on different hosts; a MemoryLink (collective/native/memory_link.h) for two of one
+// host.
 //
 // One thread may send while another receives; over connections with TLS, only one at a time. Both sides must
-// use the same kind, with the same parameters. A TcpLink owns its connections; a MemoryLink uses pipes and a
-// doorbell that its maker keeps for it.
+// use the same kind, with the same parameters. A TcpLink owns its connections.
 
 #include <sys/uio.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "muster/net/arena.h"
 #include "muster/net/connection.h"
-#include "muster/net/futex.h"
 
 namespace muster::detail {
 
@@ -64,30 +58,6 @@ class TcpLink : public Link {
   std::vector<Connection> connections_;
   Cursor sending_;
   Cursor receiving_;
-};
-
-/// One direction of a MemoryLink, in shared memory: bytes [tail, head) are on their way.
-struct MemoryPipe {
-  alignas(64) std::atomic<uint64_t> head{0};
-  alignas(64) std::atomic<uint64_t> tail{0};
-  alignas(64) std::byte data[256 * 1024];  // fits into a second-level cache beside what is being reduced
-};
-
-class MemoryLink : public Link {
- public:
-  /// `ours` is the pipe that we fill; `find_theirs` gives the peer's, or nullptr while it has none. The
-  /// doorbell is rung when the peer has something to do.
-  MemoryLink(MemoryPipe* ours, std::function<MemoryPipe*()> find_theirs, Doorbell* doorbell_of_peer)
-      : ours_(ours), find_theirs_(std::move(find_theirs)), doorbell_of_peer_(doorbell_of_peer) {}
-
-  size_t try_send(std::span<const iovec> parts) override;
-  size_t try_receive(std::span<const iovec> parts) override;
-
- private:
-  MemoryPipe* const ours_;
-  const std::function<MemoryPipe*()> find_theirs_;
-  MemoryPipe* theirs_ = nullptr;
-  Doorbell* const doorbell_of_peer_;
 };
 
 }  // namespace muster::detail

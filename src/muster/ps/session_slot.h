@@ -9,15 +9,15 @@
 //   server   reads them, answers when it has decided, counts `answered` up, rings the worker's doorbell
 //   worker   reads the parameters of a version (store_view.h), `reading` while it does
 //
-// Publishing is by sequentially consistent exchange (net/futex.h). A worker has one request at a time.
+// Publishing is by sequentially consistent exchange (shm/futex.h). A worker has one request at a time.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 
-#include "muster/net/futex.h"
 #include "muster/ps/policy/update_policy.h"
+#include "muster/shm/futex.h"
 
 namespace muster::detail {
 

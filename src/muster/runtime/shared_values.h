@@ -22,8 +22,8 @@
 
 #include "muster/base/mutex.h"
 #include "muster/deadline.h"
-#include "muster/net/arena.h"
 #include "muster/net/connection.h"
+#include "muster/shm/arena.h"
 #include "muster/tensor/tensor_memory.h"
 
 namespace muster::detail {

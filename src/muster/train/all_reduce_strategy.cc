@@ -210,9 +210,9 @@ UpdateNow AllReduceStrategy::now_of(size_t parameter) const {
           .weight_decay = info.group.weight_decay};
 }
 
-bool AllReduceStrategy::all_claimed(Pass pass) {
-  return shared_->counter(pass).claimed.load(std::memory_order_acquire) >=
-         uses_[pass] * layout_.chunks().size();
+// Of a pass's chunks, in the counter's numbers, which go on from step to step.
+uint64_t AllReduceStrategy::end_of(Pass pass) const {
+  return uses_[pass] * layout_.chunks().size();
 }
 
 // The reducer thread waits for whole buckets.
@@ -225,21 +225,23 @@ void AllReduceStrategy::note_reduced(size_t chunk) {
 // Takes the next chunk if it is ready. False when it is not, or there is none.
 template <typename Work>
 bool AllReduceStrategy::claim_chunk(Pass pass, const Work& work) {
-  const size_t chunks = layout_.chunks().size();
-  const uint64_t first = (uses_[pass] - 1) * chunks;
-  auto& counter = shared_->counter(pass);
-  uint64_t next = counter.claimed.load(std::memory_order_acquire);
-  do {
-    if (next >= first + chunks || (pass == kReduce && !ready(next - first))) {
-      shared_->set_busy(false);
-      return false;
-    }
-    shared_->set_busy(true);  // before it has the chunk: whoever stops with one is known
-  } while (!counter.claimed.compare_exchange_weak(next, next + 1));
+  const uint64_t end = end_of(pass);
+  const uint64_t first = end - layout_.chunks().size();
+  WorkCounter& counter = shared_->counter(pass);
+  const auto claimed = counter.claim(end, [&](uint64_t next) {
+    const bool may = pass != kReduce || ready(next - first);
+    if (may) shared_->set_busy(true);  // before it has the chunk: whoever stops with one is known
+    return may;
+  });
+  if (!claimed) {
+    shared_->set_busy(false);
+    return false;
+  }
+  const size_t chunk = *claimed - first;
   const auto start = Clock::now();
-  for (const Range& range : layout_.ranges_of(layout_.chunks()[next - first])) work(range);
-  if (pass == kReduce && hosts_ > 1) note_reduced(next - first);
-  if (counter.done.fetch_add(1) + 1 == first + chunks) shared_->wake_all();
+  for (const Range& range : layout_.ranges_of(layout_.chunks()[chunk])) work(range);
+  if (pass == kReduce && hosts_ > 1) note_reduced(chunk);
+  if (counter.finish(end)) shared_->wake_all();
   shared_->set_busy(false);
   worked_ += Clock::now() - start;
   return true;
@@ -248,19 +250,16 @@ bool AllReduceStrategy::claim_chunk(Pass pass, const Work& work) {
 template <typename Work>
 void AllReduceStrategy::run_pass(Pass pass, const Work& work) {
   if (pass != kReduce) ++uses_[pass];  // begin() has counted that one
-  while (!all_claimed(pass)) {
+  const uint64_t end = end_of(pass);
+  const WorkCounter& counter = shared_->counter(pass);
+  while (!counter.is_claimed(end)) {
     if (claim_chunk(pass, work)) continue;
     wait([&] {
-      if (all_claimed(pass)) return true;
-      const uint64_t first = (uses_[pass] - 1) * layout_.chunks().size();
-      const uint64_t next = shared_->counter(pass).claimed.load(std::memory_order_acquire);
-      return pass != kReduce || ready(std::min(next - first, layout_.chunks().size() - 1));
+      const uint64_t next = counter.claimed();
+      return next >= end || pass != kReduce || ready(next - (end - layout_.chunks().size()));
     });
   }
-  wait([&] {
-    return shared_->counter(pass).done.load(std::memory_order_acquire) >=
-           uses_[pass] * layout_.chunks().size();
-  });
+  wait([&] { return counter.is_done(end); });
 }
 
 StepResult AllReduceStrategy::finish(double loss) {

@@ -98,7 +98,7 @@ class AllReduceStrategy : public Strategy {
   void run_pass(Pass pass, const Work& work);
   template <typename Work>
   bool claim_chunk(Pass pass, const Work& work);
-  bool all_claimed(Pass pass);
+  uint64_t end_of(Pass pass) const;
 
   SharedStep::Control gather_control();
   void agree_on_change(const SharedStep::Control& control) const;

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/write_trap.h"
 #include "muster/optim/shard_update.h"
 #include "muster/ps/client/parameter_client.h"
+#include "muster/shm/write_trap.h"
 #include "muster/train/strategy.h"
 
 namespace muster::detail {

@@ -5,14 +5,13 @@
 //   begin      a worker begins a round: what its gradients count for
 //   deliver    the gradient of one parameter is there, at an offset that the others can read
 //   complete   its backward pass has ended: what it has not delivered does not exist
-//   counter    the chunks of a pass that somebody has claimed, and those that are done: whoever is free
-//              claims the next, so that nobody waits while there is work
+//   counter    of the chunks of a pass, which whoever is free takes (shm/work_counter.h)
 //
 // A round is one step, or one that turns out to be none because all workers have run out of data. A worker
 // can be at most one round ahead of another: what it says has two slots, for odd and for even rounds.
 // Counters only grow.
 //
-// Publishing is by sequentially consistent exchange, and wakes those who sleep (net/futex.h). Each worker
+// Publishing is by sequentially consistent exchange, and wakes those who sleep (shm/futex.h). Each worker
 // writes what is its own, from one thread at a time; all may read everything. Nothing blocks or throws. The
 // memory is the maker's, and outlives it.
 
@@ -24,8 +23,9 @@
 #include <optional>
 
 #include "muster/collective/shared_host.h"
-#include "muster/net/futex.h"
 #include "muster/optim/update_rule.h"
+#include "muster/shm/futex.h"
+#include "muster/shm/work_counter.h"
 
 namespace muster::detail {
 
@@ -48,11 +48,6 @@ class SharedStep {
     bool exists = false;  ///< the worker has a gradient for this parameter
     const void* data = nullptr;
     bool held = false;
-  };
-
-  struct alignas(128) WorkCounter {
-    std::atomic<uint64_t> claimed{0};
-    alignas(64) std::atomic<uint64_t> done{0};
   };
 
   /// Of one range: what later passes need of the earlier ones.

@@ -32,7 +32,7 @@ TEST(SharedStep, NothingIsSaidAtFirst) {
                              EXPECT_FALSE(shared.settled(i, 1, 2));
                              EXPECT_FALSE(shared.busy(i));
                            }
-                           EXPECT_EQ(shared.counter(0).claimed, 0u);
+                           EXPECT_EQ(shared.counter(0).claimed(), 0u);
                            EXPECT_EQ(shared.round_reduced(), 0u);
                          }),
               Each(""));
@@ -112,13 +112,13 @@ TEST(SharedStep, WorkIsClaimedOnceAndCountedWhenDone) {
   EXPECT_THAT(as_workers(3,
                          [&](Communicator&, SharedStep& shared) {
                            auto& counter = shared.counter(1);
-                           for (uint64_t next = 0; (next = counter.claimed.fetch_add(1)) < kUnits;) {
-                             ++claims[next];
-                             counter.done.fetch_add(1);
+                           while (const auto next = counter.claim(kUnits)) {
+                             ++claims[*next];
+                             counter.finish(kUnits);
                            }
                            wait_until(
                                shared.doorbell(), {.spins = 0, .yields = 100},
-                               [&] { return counter.done.load() == kUnits; }, [] {});
+                               [&] { return counter.is_done(kUnits); }, [] {});
                          }),
               Each(""));
   EXPECT_THAT(claims, Each(::testing::Truly([](const std::atomic<int>& claim) { return claim == 1; })));

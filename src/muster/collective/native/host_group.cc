@@ -171,11 +171,7 @@ void HostGroup::begin(const OperationContext& context, size_t offset, const void
   HeaderSlot& next_header = mine().state->headers[(sequence + 1) % 2];
   for (size_t line = 0; line <= more_lines; ++line)
     prefetch_to_write(reinterpret_cast<const std::byte*>(&next_header) + line * kCacheLine);
-  if (index_ == 0) {
-    WorkCounter& next = mine().state->work_counters[(sequence + 1) % 2];
-    next.claimed.store(0, std::memory_order_relaxed);
-    next.done.store(0, std::memory_order_relaxed);
-  }
+  if (index_ == 0) mine().state->work_counters[(sequence + 1) % 2].reset();
   for (int i = 0; i < size(); ++i) {
     const HeaderSlot& theirs = peer(i).state->headers[sequence % 2];
     if (theirs.call == header.call && theirs.count == header.count) continue;

@@ -24,8 +24,8 @@
 #include "muster/collective/native/host_memory.h"
 #include "muster/collective/native/operation_context.h"
 #include "muster/collective/native/rank_state.h"
-#include "muster/net/arena.h"
-#include "muster/net/futex.h"
+#include "muster/shm/arena.h"
+#include "muster/shm/futex.h"
 
 namespace muster::detail {
 
@@ -114,13 +114,12 @@ class HostGroup {
 template <typename Work>
 void HostGroup::share_work(const OperationContext& context, uint32_t blocks, const Work& work) {
   WorkCounter& counter = peers_.front().state->work_counters[sequence_ % 2];
-  for (uint32_t block = counter.claimed.fetch_add(1); block < blocks; block = counter.claimed.fetch_add(1)) {
-    work(block);
-    if (counter.done.fetch_add(1) + 1 == blocks) wake_others();
+  while (const auto block = counter.claim(blocks)) {
+    work(static_cast<uint32_t>(*block));
+    if (counter.finish(blocks)) wake_others();
   }
   wait_until(
-      mine().state->doorbell, spin_policy_,
-      [&] { return counter.done.load(std::memory_order_acquire) == blocks; },
+      mine().state->doorbell, spin_policy_, [&] { return counter.is_done(blocks); },
       [&] { check(context, [] { return std::vector<int>(); }); });
   check_whole(context);
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "muster/base/mutex.h"
-#include "muster/net/arena.h"
+#include "muster/shm/arena.h"
 
 namespace muster::detail {
 

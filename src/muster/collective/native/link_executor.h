@@ -19,8 +19,8 @@
 #include "muster/collective/native/block_layout.h"
 #include "muster/collective/native/operation_context.h"
 #include "muster/collective/plan/plan.h"
-#include "muster/net/futex.h"
 #include "muster/net/link.h"
+#include "muster/shm/futex.h"
 
 namespace muster::detail {
 

@@ -8,6 +8,7 @@
 #include "muster/base/log.h"
 #include "muster/base/tune.h"
 #include "muster/collective/algorithm_choice.h"
+#include "muster/collective/native/memory_link.h"
 #include "muster/collective/native/native_host.h"
 
 namespace muster::detail {

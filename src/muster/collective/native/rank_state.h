@@ -12,7 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "muster/net/futex.h"
+#include "muster/shm/futex.h"
+#include "muster/shm/work_counter.h"
 
 namespace muster::detail {
 
@@ -31,12 +32,6 @@ struct alignas(128) HeaderSlot {
   std::array<std::byte, kInlineBytes> inline_data{};
 };
 
-/// Blocks of an operation that any rank may reduce for all: how many are claimed, and how many are done.
-struct alignas(128) WorkCounter {
-  std::atomic<uint32_t> claimed{0};
-  std::atomic<uint32_t> done{0};
-};
-
 struct RankState {
   Doorbell doorbell;
   alignas(64) std::atomic<int> cpu{-1};          // where the rank last ran
@@ -44,7 +39,8 @@ struct RankState {
   std::atomic<uint32_t> failed{0};               // the rank has given up an operation: its data may be gone
   alignas(64) std::atomic<uint64_t> staging{0};  // offset of the staging buffer, once there is one
   std::array<HeaderSlot, 2> headers;             // of two successive operations
-  std::array<WorkCounter, 2> work_counters;      // likewise; those of the host's first rank are used, by all
+  // Blocks of an operation that any rank may reduce for all; those of the host's first rank are used.
+  std::array<WorkCounter, 2> work_counters;
 
   /// Behind it: the offsets of our pipes to the host's ranks, on two channels; 0 while there is none.
   static size_t bytes(int ranks) {

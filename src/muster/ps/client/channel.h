@@ -9,13 +9,13 @@
 #include <span>
 #include <string>
 
-#include "muster/net/arena.h"
 #include "muster/net/endpoint.h"
 #include "muster/ps/model_spec.h"
 #include "muster/ps/server_address.h"
 #include "muster/ps/session_protocol.h"
 #include "muster/ps/session_slot.h"
 #include "muster/ps/store_view.h"
+#include "muster/shm/arena.h"
 
 namespace muster::detail {
 

@@ -2,8 +2,8 @@
 
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
-#include "muster/net/arena.h"
 #include "muster/ps/client/channel.h"
+#include "muster/shm/arena.h"
 
 namespace muster::detail {
 namespace {

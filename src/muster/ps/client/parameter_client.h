@@ -26,10 +26,10 @@
 #include <vector>
 
 #include "muster/base/wait_registry.h"
-#include "muster/net/arena.h"
-#include "muster/net/thread_pool.h"
 #include "muster/ps/client/channel.h"
 #include "muster/ps/placement.h"
+#include "muster/shm/arena.h"
+#include "muster/shm/thread_pool.h"
 
 namespace muster::detail {
 

@@ -13,7 +13,6 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
-#include "muster/net/arena.h"
 #include "muster/ps/server/acceptor.h"
 #include "muster/ps/server/event_queue.h"
 #include "muster/ps/server/leader.h"
@@ -22,6 +21,7 @@
 #include "muster/ps/server/session_table.h"
 #include "muster/ps/server/store.h"
 #include "muster/ps/stopped.h"
+#include "muster/shm/arena.h"
 
 namespace muster::detail {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "muster/net/arena.h"
+#include "muster/shm/arena.h"
 
 namespace muster::detail {
 namespace {

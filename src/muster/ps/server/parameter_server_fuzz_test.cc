@@ -3,8 +3,8 @@
 #include <limits>
 #include <random>
 
-#include "muster/net/arena.h"
 #include "muster/ps/server/parameter_server_fault_test.h"
+#include "muster/shm/arena.h"
 #include "muster/testing/fuzz.h"
 
 namespace muster::detail {

@@ -9,10 +9,10 @@
 #include <map>
 #include <memory>
 
-#include "muster/net/arena.h"
 #include "muster/optim/shard_update.h"
 #include "muster/ps/server/remote_worker.h"
 #include "muster/ps/session_slot.h"
+#include "muster/shm/arena.h"
 
 namespace muster::detail {
 

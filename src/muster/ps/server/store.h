@@ -19,12 +19,12 @@
 #include <span>
 #include <vector>
 
-#include "muster/net/arena.h"
-#include "muster/net/thread_pool.h"
 #include "muster/optim/shard_update.h"
 #include "muster/ps/model_spec.h"
 #include "muster/ps/policy/update_policy.h"
 #include "muster/ps/store_view.h"
+#include "muster/shm/arena.h"
+#include "muster/shm/thread_pool.h"
 
 namespace muster::detail {
 

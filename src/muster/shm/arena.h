@@ -28,7 +28,7 @@ class Arena {
   static std::shared_ptr<Arena> create(size_t capacity = 0);
 
   /// Who only reads sees what others write. What it writes all the same is a fault, which a WriteTrap
-  /// (base/write_trap.h) may turn into an error.
+  /// (shm/write_trap.h) may turn into an error.
   enum class Access { kReadWrite, kReadOnly };
 
   /// The arena behind a descriptor that a peer gave us; takes the descriptor. An arena that this process has

@@ -1,4 +1,4 @@
-#include "muster/net/arena.h"
+#include "muster/shm/arena.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>

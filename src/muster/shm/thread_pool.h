@@ -14,7 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "muster/net/futex.h"
+#include "muster/shm/futex.h"
+#include "muster/shm/work_counter.h"
 
 namespace muster::detail {
 
@@ -36,7 +37,7 @@ class ThreadPool {
 
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;
-  std::atomic<size_t> next_{0};
+  WorkCounter counter_;
   std::atomic<uint64_t> round_{0};  // odd while there is work: who comes too late for it finds it even
   std::atomic<size_t> busy_{0};     // threads that may be at it
   std::atomic<bool> stopping_{false};

@@ -1,4 +1,4 @@
-#include "muster/net/thread_pool.h"
+#include "muster/shm/thread_pool.h"
 
 #include <atomic>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "muster/base/write_trap.h"
+#include "muster/shm/write_trap.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

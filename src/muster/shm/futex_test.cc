@@ -1,4 +1,4 @@
-#include "muster/net/futex.h"
+#include "muster/shm/futex.h"
 
 #include <stdexcept>
 #include <thread>

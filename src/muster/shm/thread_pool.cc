@@ -1,4 +1,4 @@
-#include "muster/net/thread_pool.h"
+#include "muster/shm/thread_pool.h"
 
 #include <algorithm>
 
@@ -21,8 +21,8 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::take(bool yields) {
-  for (size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
-    (*work_)(i);
+  while (const auto item = counter_.claim(count_)) {
+    (*work_)(*item);
     if (yields) std::this_thread::yield();
   }
 }
@@ -52,7 +52,7 @@ void ThreadPool::run(size_t count, const std::function<void(size_t)>& work) {
   }
   work_ = &work;
   count_ = count;
-  next_.store(0);
+  counter_.reset();
   round_.fetch_add(1);
   for (auto& doorbell : doorbells_) wake(doorbell);
   take(/*yields=*/false);
