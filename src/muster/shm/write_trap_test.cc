@@ -83,7 +83,7 @@ TEST_F(WriteTrapDeathTest, OtherFaultsEndTheProcessAsBefore) {
       {
         signal(SIGSEGV, SIG_DFL);
         const WriteTrap trap(theirs_, kPage);
-        raise(SIGSEGV);
+        ::raise(SIGSEGV);
       },
       ::testing::KilledBySignal(SIGSEGV), "");
 }

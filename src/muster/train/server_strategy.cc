@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "muster/base/align.h"
-#include "muster/base/copy.h"
 #include "muster/base/dtype.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/base/text.h"
 #include "muster/optim/gradients.h"
 
 namespace muster::detail {
@@ -32,49 +29,6 @@ std::string describe(const PolicyOptions& policy) {
   return text;
 }
 
-template <typename T>
-auto number(T value) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return value;
-  } else {
-    return to_float(value);
-  }
-}
-
-void assign(double value, double& to) {
-  to = value;
-}
-void assign(float value, float& to) {
-  to = value;
-}
-void assign(float value, Float16& to) {
-  to = to_float16(value);
-}
-void assign(float value, BFloat16& to) {
-  to = to_bfloat16(value);
-}
-
-template <typename T, typename Wide>
-void subtract_as(const std::byte* anchor, const std::byte* values, std::byte* delta, size_t count) {
-  for (size_t i = 0; i < count; ++i)
-    assign(number(reinterpret_cast<const T*>(anchor)[i]) - reinterpret_cast<const Wide*>(values)[i],
-           reinterpret_cast<T*>(delta)[i]);
-}
-
-// delta = anchor - values: these are in the state's type.
-void subtract(DType dtype, const std::byte* anchor, const std::byte* values, std::byte* delta, size_t count) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return subtract_as<double, double>(anchor, values, delta, count);
-    case DType::kFloat16:
-      return subtract_as<Float16, float>(anchor, values, delta, count);
-    case DType::kBFloat16:
-      return subtract_as<BFloat16, float>(anchor, values, delta, count);
-    default:
-      return subtract_as<float, float>(anchor, values, delta, count);
-  }
-}
-
 }  // namespace
 
 template <typename Call>
@@ -90,8 +44,7 @@ Reply ServerStrategy::ask(const Call& call) {
   return reply_;
 }
 
-ServerStrategy::ServerStrategy(Options options)
-    : options_(std::move(options)), layout_(options_.parameters), gradients_(layout_.size(), nullptr) {
+ServerStrategy::ServerStrategy(Options options) : options_(std::move(options)), layout_(options_.parameters) {
   check_hogwild();
   const auto& phases = options_.spec.policy.phases;
   const bool has_local = std::ranges::count(phases, Mode::kLocal, &Phase::mode) > 0;
@@ -107,12 +60,12 @@ ServerStrategy::ServerStrategy(Options options)
   }
   for (size_t i = 0; i < layout_.size(); ++i) variables_.push_back(memory_.get() + layout_.offset(i));
   if (has_local) {
-    local_.emplace(ShardUpdate::Options{.layout = layout_,
-                                        .rule = options_.rule,
-                                        .parameters = memory_.get(),
-                                        .clip_norm = options_.clip_norm});
-    anchor_ = options_.client.allocate(layout_.bytes());
-    delta_ = options_.client.allocate(layout_.bytes());
+    local_.emplace(
+        LocalSteps::Options{.layout = layout_,
+                            .rule = options_.rule,
+                            .parameters = memory_.get(),
+                            .clip_norm = options_.clip_norm,
+                            .allocate = [this](size_t bytes) { return options_.client.allocate(bytes); }});
   }
   pull();
 }
@@ -120,11 +73,11 @@ ServerStrategy::ServerStrategy(Options options)
 // Whatever has gone wrong, the servers notice it otherwise.
 ServerStrategy::~ServerStrategy() {
   if (broken_) return;
-  if (local_steps_ > 0 && std::uncaught_exceptions() == 0)
+  if (local_count() > 0 && std::uncaught_exceptions() == 0)
     log_warning(
         "worker/{} ends with {} steps after the last average, which are lost: call finish_epoch() after "
         "the loop",
-        options_.worker, local_steps_);
+        options_.worker, local_count());
   try {
     options_.client.leave();
   } catch (const std::exception& error) {
@@ -199,19 +152,16 @@ void ServerStrategy::pull() {
       options_.client.wait_consumed();
     }
   });
-  if (is_local()) {
-    copy_bytes(anchor_.get(), memory_.get(), layout_.bytes());
-    local_->adopt_parameters();
-  }
+  if (is_local()) local_->anchor();
   take_samples();
 }
 
 void ServerStrategy::refresh() {
-  if (local_steps_ > 0 && options_.spec.policy.workers > 1 && !std::exchange(warned_of_own_, true))
+  if (local_count() > 0 && options_.spec.policy.workers > 1 && !std::exchange(warned_of_own_, true))
     log_warning(
         "worker/{} evaluates its own parameters, {} steps after the last average: each worker's differ, and "
         "the sums are of all of them; call finish_epoch() before evaluate()",
-        options_.worker, local_steps_);
+        options_.worker, local_count());
   if (is_local() || reads_in_place()) return;
   with_servers([this] { version_ = options_.client.pull(reply_.version, variables_); });
   take_samples();
@@ -232,7 +182,7 @@ void ServerStrategy::go_on() {
   if (!std::exchange(away_, false)) return;
   ask([this] { return options_.client.resume(); });
   if (!is_local()) drop_local_steps();
-  if (local_steps_ == 0) pull();
+  if (local_count() == 0) pull();
 }
 
 void ServerStrategy::pause() {
@@ -246,23 +196,22 @@ void ServerStrategy::resume() {
   if (!std::exchange(paused_, false)) return;
   ask([this] { return options_.client.wait_next_epoch(); });
   if (!is_local()) drop_local_steps();
-  if (local_steps_ == 0) pull();
+  if (local_count() == 0) pull();
 }
 
 // The mode has changed while this worker was elsewhere.
 void ServerStrategy::drop_local_steps() {
-  if (local_steps_ > 0)
-    log_warning(
-        "worker/{} has taken {} steps after the last average, which are lost: the others went on without it "
-        "to {} (--switch)",
-        options_.worker, local_steps_, to_string(reply_.mode));
-  local_steps_ = 0;
-  local_samples_ = 0;
+  if (local_count() == 0) return;
+  log_warning(
+      "worker/{} has taken {} steps after the last average, which are lost: the others went on without it "
+      "to {} (--switch)",
+      options_.worker, local_count(), to_string(reply_.mode));
+  local_->forget();
 }
 
 // The leader counts; of local steps that were not sent yet, the other workers have taken as many.
 std::optional<int64_t> ServerStrategy::samples() const {
-  return reply_.samples + local_samples_ * options_.spec.policy.workers;
+  return reply_.samples + (local_ ? local_->samples() : 0) * options_.spec.policy.workers;
 }
 
 void ServerStrategy::begin(const StepStart& start) {
@@ -270,13 +219,13 @@ void ServerStrategy::begin(const StepStart& start) {
   in_step_ = true;
   start_ = start;
   not_finite_.clear();
-  std::fill(gradients_.begin(), gradients_.end(), nullptr);
+  if (is_local()) local_->begin();
 }
 
 void ServerStrategy::deliver(size_t parameter, const void* gradient, bool /*held*/) {
   if (gradient != nullptr && !options_.spec.stop_at_nan) check_finite(parameter, gradient);
   if (is_local()) {
-    gradients_[parameter] = gradient;
+    local_->deliver(parameter, gradient);
   } else {
     with_servers([&] { options_.client.deliver(parameter, gradient); });
   }
@@ -304,9 +253,8 @@ StepResult ServerStrategy::finish(double loss) {
     if (not_finite_.empty()) update_locally(result);
     result.applied = not_finite_.empty();
     result.total *= options_.spec.policy.workers;  // the others do the same
-    ++local_steps_;
-    local_samples_ += start_.samples;
-    if (local_steps_ >= local_limit()) send_local_steps(loss, result);
+    local_->count_step(start_.samples);
+    if (local_count() >= local_limit()) send_local_steps(loss, result);
   } else {
     push({.step = reply_.step,
           .version = version_,
@@ -344,9 +292,9 @@ void ServerStrategy::push(Push push, StepResult& result) {
 
 // Waits until all workers have finished the epoch: then everyone may go on.
 void ServerStrategy::finish_epoch(StepResult& result) {
-  if (local_steps_ > 0) {
+  if (local_count() > 0) {
     send_local_steps(0, result);
-  } else if (is_local() && std::memcmp(anchor_.get(), memory_.get(), layout_.bytes()) != 0) {
+  } else if (is_local() && !local_->is_at_anchor()) {
     log_warning(
         "parameters of worker/{} were changed after its last average, and before another step: the change is "
         "lost",
@@ -362,31 +310,21 @@ void ServerStrategy::finish_epoch(StepResult& result) {
 }
 
 void ServerStrategy::update_locally(StepResult& result) {
-  const auto updated = local_->apply({.sources = {{.gradients = &gradients_}},
-                                      .divisor = start_.total,
-                                      .lr = start_.lr,
-                                      .gradient_scale = start_.gradient_scale * start_.weight});
+  const auto updated = local_->update(start_);
   result.gradient_norm = updated.gradient_norm;
   if (updated.not_finite) result.not_finite = not_finite_text(*updated.not_finite);
 }
 
 // The average of the workers' parameters is the anchor less the average of their deltas.
 void ServerStrategy::send_local_steps(double loss, StepResult& result) {
-  for (size_t i = 0; i < layout_.size(); ++i) {
-    const size_t offset = layout_.offset(i);
-    std::byte* delta = static_cast<std::byte*>(delta_.get()) + offset;
-    subtract(layout_[i].dtype, static_cast<const std::byte*>(anchor_.get()) + offset, local_->values(i),
-             delta, layout_[i].count());
-    options_.client.deliver(i, delta);
-  }
+  for (size_t i = 0; i < layout_.size(); ++i) options_.client.deliver(i, local_->delta(i));
+  const int64_t samples = local_->samples();
+  const int64_t count = local_->count();
+  local_->forget();
   const bool applied = result.applied;
-  push({.step = reply_.step,
-        .version = version_,
-        .lr = 1,
-        .loss = loss,
-        .samples = std::exchange(local_samples_, 0),
-        .advance = std::exchange(local_steps_, 0)},
-       result);
+  push(
+      {.step = reply_.step, .version = version_, .lr = 1, .loss = loss, .samples = samples, .advance = count},
+      result);
   result.applied = applied;
   result.total = start_.total * options_.spec.policy.workers;
 }

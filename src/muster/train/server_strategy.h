@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/optim/shard_update.h"
 #include "muster/ps/client/parameter_client.h"
 #include "muster/shm/write_trap.h"
+#include "muster/train/local_steps.h"
 #include "muster/train/strategy.h"
 
 namespace muster::detail {
@@ -44,7 +44,7 @@ class ServerStrategy : public Strategy {
   std::shared_ptr<std::byte> parameters() override { return memory_; }
   std::byte* state(size_t state) override { return local_->state(state); }
   bool initialises() const override { return false; }
-  int64_t updates(size_t parameter) const override { return local_ ? local_->updates()[parameter] : 0; }
+  int64_t updates(size_t parameter) const override { return local_ ? local_->updates(parameter) : 0; }
   void set_updates(size_t parameter, int64_t updates) override {
     if (local_) local_->set_updates(parameter, updates);
   }
@@ -66,7 +66,8 @@ class ServerStrategy : public Strategy {
   StepResult finish(double loss) override;
 
  private:
-  int64_t step() const { return reply_.step + local_steps_; }
+  int64_t step() const { return reply_.step + local_count(); }
+  int64_t local_count() const { return local_ ? local_->count() : 0; }  // steps since the last average
   bool reads_in_place() const { return options_.hogwild || is_exclusive_; }
   // What the next gradient is for, or the one that is on its way; a switch may change it with each answer.
   bool is_local() const { return reply_.mode == Mode::kLocal; }
@@ -105,13 +106,8 @@ class ServerStrategy : public Strategy {
   std::string not_finite_;  // which gradient is not
   bool broken_ = true;      // until a call to the servers has ended well
 
-  std::optional<ShardUpdate> local_;  // where a phase is ps-local
-  ShardUpdate::SliceData gradients_;
-  std::shared_ptr<void> anchor_;  // the parameters as they were read
-  std::shared_ptr<void> delta_;   // the anchor less the parameters
-  int64_t local_steps_ = 0;
+  std::optional<LocalSteps> local_;  // where a phase is ps-local
   bool warned_of_own_ = false;
-  int64_t local_samples_ = 0;  // of these steps
 };
 
 }  // namespace muster::detail
