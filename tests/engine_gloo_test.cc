@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine_checks.h"
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,6 +54,15 @@ TEST_P(GlooEngineTest, ManyOperationsAndMessagesAreInFlight) {
 
 TEST_P(GlooEngineTest, IsSplit) {
   EXPECT_THAT(RankGroup(group_of(GetParam())).run(testing::check_split), Each(""));
+}
+
+// gloo works in threads of its own, which are in no InferenceMode.
+TEST_P(GlooEngineTest, CarriesWhatIsCalledInInferenceMode) {
+  EXPECT_THAT(RankGroup(group_of(GetParam())).run([](Communicator& comm) {
+    const c10::InferenceMode inference;
+    testing::check_all_operations(comm);
+  }),
+              Each(""));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GlooEngineTest, ::testing::Values(1, 2, 3, 4));

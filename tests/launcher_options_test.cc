@@ -98,6 +98,8 @@ TEST_F(LauncherOptionsTest, MistakesInAFileAreNamedWithTheFile) {
       {"workers = 2\nworkers = 3\n", "--workers: At Most 1 required but received 2"},
       {"hogwild = \"maybe\"\n", "--hogwild maybe is not true or false"},
       {"timestamps = \"perhaps\"\n", "--timestamps perhaps is not true or false"},
+      {"timestamps = 3\n", "--timestamps 3 is not true or false"},
+      {"workers\x01 = 2\n", "is not a file of text"},
       {"[run]\nworkers = 2\n", "it has a section, [run]"},
       {"config = other\n", "config is not a flag of run"},
       {"workers =\n", "workers: the value is empty"},

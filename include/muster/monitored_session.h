@@ -95,7 +95,8 @@ class MonitoredSession {
     /// lost again meanwhile.
     std::function<std::optional<ValuesByName>()> restore;
 
-    /// With a task that is lost, and with workers that have not ended when the chief has.
+    /// With tasks that have not come yet, with one that is lost, and with workers that have not ended when the
+    /// chief has.
     std::chrono::milliseconds patience{std::chrono::minutes(10)};
     bool stop_servers = true;  ///< The chief stops the tasks of the job "ps" when all workers have ended.
     Session::Options session;

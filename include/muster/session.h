@@ -68,6 +68,10 @@ class Session {
     bool private_variables = false;  ///< Variables of this session's own, which end with it.
     std::string secret;              ///< The cluster's; empty: MUSTER_SECRET.
 
+    /// How long the constructor waits for all tasks of the cluster; then it throws DeadlineExceeded. 0: as long
+    /// as it takes. It says whom it waits for.
+    std::chrono::milliseconds wait_for_tasks{0};
+
     /// How long a run may take, with what has to be made ready for it; then it throws DeadlineExceeded, with
     /// the tasks that did not end it. 0: what the job's --collective-timeout says, where that is not its
     /// default, and any time otherwise.
@@ -75,7 +79,7 @@ class Session {
   };
 
   /// The graph outlives the session. Throws InvalidArgument for a target that is none, Refused where the
-  /// secret is another one, PeerLost where no server is.
+  /// secret is another one, PeerLost where no server is, DeadlineExceeded as wait_for_tasks says.
   Session(const std::string& target, const Graph& graph, Options options);
   Session(const std::string& target, const Graph& graph) : Session(target, graph, Options()) {}
   ~Session();

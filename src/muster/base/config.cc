@@ -1,5 +1,8 @@
 #include "muster/base/config.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -247,7 +250,11 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
                         "host:port where worker 0 or the launcher listens; for muster run the host is enough",
                         "a host, or host:port",
                         [](const std::string& text) {
-                          return text.find_first_of(" \t\n/@,;\"'") == std::string::npos;
+                          if (text.find_first_of(" \t\n/@,;\"'") != std::string::npos) return false;
+                          const bool may_be_ipv6 =
+                              !text.starts_with('[') && std::ranges::count(text, ':') > 1;
+                          in6_addr address{};
+                          return !may_be_ipv6 || inet_pton(AF_INET6, text.c_str(), &address) == 1;
                         }),
            only_between_tasks(text_setting("job-id", &Config::job_id, "the job that this task belongs to")),
            text_setting("secret", &Config::secret, "what all tasks of the job must know"),

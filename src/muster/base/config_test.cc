@@ -102,6 +102,8 @@ TEST(Config, AMalformedVariableIsNamedWithWhatWasExpected) {
 TEST(Config, AMalformedFlagIsRejectedByTheParser) {
   EXPECT_THROW(read({"--log-level", "loud"}, {}), CLI::ParseError);
   EXPECT_THROW(read({"--coordinator", "not a host"}, {}), CLI::ParseError);
+  EXPECT_THROW(read({"--coordinator", "::::"}, {}), CLI::ParseError);
+  EXPECT_EQ(read({"--coordinator", "::1"}, {}).coordinator, "::1");
   EXPECT_THROW(read({"--heartbeat-timeout", "1ms"}, {}), CLI::ParseError);
 }
 

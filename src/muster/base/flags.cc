@@ -1,6 +1,7 @@
 #include "muster/base/flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -17,6 +18,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "muster/base/error.h"
 #include "muster/base/text.h"
@@ -250,6 +252,12 @@ void refuse_empty_numbers(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) refuse_empty_numbers(*command);
 }
 
+// CLI11 takes any number for a truth.
+bool is_truth(const std::string& text) {
+  constexpr std::array kTruths = {"true", "false", "on", "off", "yes", "no", "1", "0"};
+  return std::ranges::find(kTruths, text) != kTruths.end();
+}
+
 // CLI11 takes any # for the beginning of a comment, also one between quotes.
 std::string without_comments(const std::string& text) {
   std::string result;
@@ -353,6 +361,12 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
   text.resize(static_cast<size_t>(input.gcount()));
   if (text.size() > kLargestFile)
     raise<InvalidArgument>("--config {} is larger than {} bytes", file.string(), kLargestFile);
+  const auto is_control = [](char c) {
+    return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r' && c != '\t';
+  };
+  if (std::ranges::any_of(text, is_control))
+    raise<InvalidArgument>("--config {} is not a file of text (in UTF-8, as editors write it)",
+                           file.string());
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // which some editors begin a file with
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   std::istringstream lines(without_comments(text));
@@ -383,6 +397,9 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
     if (is_typed && !adds_up(*option)) continue;
     if (option->get_items_expected_min() > 0 && std::ranges::all_of(item.inputs, &std::string::empty))
       raise<InvalidArgument>("--config {}: {}: {}", file.string(), item.name, kEmptyValue);
+    if (option->get_type_size() == 0 && !std::ranges::all_of(item.inputs, is_truth))
+      raise<InvalidArgument>("--config {}: --{} {} is not true or false", file.string(), item.name,
+                             fmt::join(item.inputs, " "));
     try {
       const std::vector<std::string> more = is_typed ? option->results() : std::vector<std::string>();
       if (is_typed) option->clear();
@@ -392,9 +409,6 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
       option->run_callback();
     } catch (const CLI::ParseError& error) {
       raise<InvalidArgument>("--config {}: {}", file.string(), explain_value(command, error));
-    } catch (const std::invalid_argument&) {  // CLI11 reads switches as numbers
-      raise<InvalidArgument>("--config {}: --{} {} is not true or false", file.string(), item.name,
-                             item.inputs.front());
     }
   }
 }

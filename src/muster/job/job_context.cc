@@ -66,6 +66,20 @@ class JobContext::Call {
   JobContext& job_;
 };
 
+namespace {
+
+// Also where nothing will be encrypted by them, as in a job that makes no connections.
+void check_tls_files(const Config& config) {
+  for (const auto& [flag, path] : {std::pair{"--tls-cert", &config.tls_cert},
+                                   {"--tls-key", &config.tls_key},
+                                   {"--tls-ca", &config.tls_ca}}) {
+    if (!path->empty() && access(path->c_str(), R_OK) != 0)
+      raise<InvalidArgument>("{} {} can't be read: {}", flag, *path, describe_errno(errno));
+  }
+}
+
+}  // namespace
+
 JobContext::JobContext(Config config)
     : process_(getpid()), config_(std::move(config)), identity_(find_identity(config_)) {
   set_log_level(config_.log_level);
@@ -74,6 +88,7 @@ JobContext::JobContext(Config config)
   set_log_task(is_named ? "" : identity_.task.short_name());
   log_debug("started by {}; settings:\n{}", identity_.launcher, config_.to_string());
   check_settings(config_, identity_.tasks);
+  check_tls_files(config_);
   if (identity_.alone()) {
     const Host host = Host::local();
     tasks_ = {{.task = identity_.task,
@@ -518,8 +533,9 @@ Communicator& JobContext::communicator() {
       auto texts = member_->gather(name, collective_settings() + '\n' + mine, deadline, "worker");
       if (texts.size() != static_cast<size_t>(workers()))
         raise<PeerLost>(
-            "{} of {} workers meet in communicator(): the others have failed, or met before this one was "
-            "started again",
+            "{} of {} workers meet in communicator(): the others have ended or failed, or met before this "
+            "one "
+            "was started again",
             texts.size(), workers());
       take_same_settings(texts);
       return texts;

@@ -47,6 +47,7 @@ LocalSession::LocalSession(Session::Options options)
     log_warning("Session::Options::{} has no effect on a session of this process{}", option, why);
   };
   if (options_.timeout.count() > 0) warn("timeout", ": its runs take the time that they take");
+  if (options_.wait_for_tasks.count() > 0) warn("wait_for_tasks", ", which is alone");
   if (!options_.container.empty()) warn("container", ", whose variables are its own");
 }
 

@@ -78,7 +78,9 @@ struct MonitoredSession::State {
       enter_targets.push_back(enter);
       step_targets = on_all_tasks_after(options.step);
     }
-    session.emplace(server.target(), graph, options.session);
+    auto session_options = options.session;
+    if (session_options.wait_for_tasks.count() == 0) session_options.wait_for_tasks = options.patience;
+    session.emplace(server.target(), graph, session_options);
     with_patience([] { return std::vector<at::Tensor>(); });
   }
 

@@ -134,7 +134,14 @@ RemoteSession::RemoteSession(const std::string& target, const Graph& graph, Sess
         "of them out",
         options_.container);
   const MutexLock lock(preparing_);
-  open(Deadline::after(kAnswerTimeout), Deadline::never());
+  const auto wait = options_.wait_for_tasks;
+  try {
+    open(Deadline::after(kAnswerTimeout), wait.count() > 0 ? Deadline::after(wait) : Deadline::never());
+  } catch (const DeadlineExceeded&) {
+    if (missing_.empty()) throw;
+    raise<DeadlineExceeded>("not all tasks of the cluster have come within {}: {}", format_seconds(wait),
+                            missing_);
+  }
 }
 
 RemoteSession::~RemoteSession() {
@@ -171,8 +178,11 @@ void RemoteSession::open(Deadline deadline, Deadline until_all_are_there) {
 }
 
 runtime::Reply RemoteSession::ask(runtime::Request request, Deadline deadline) {
-  return master_->wait(master_->send(std::move(request)), deadline, {},
-                       [](const std::string& notice) { log_info("{}", notice); });
+  return master_->wait(master_->send(std::move(request)), deadline, {}, [this](const std::string& notice) {
+    preparing_.assert_held();
+    missing_ = notice;
+    log_info("{}", notice);
+  });
 }
 
 // All of it, since a part may refer to any other.

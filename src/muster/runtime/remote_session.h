@@ -100,6 +100,7 @@ class RemoteSession final : public SessionBackend {
   Mutex preparing_;  // one request at a time
   std::unique_ptr<RuntimeClient> master_ MUSTER_GUARDED_BY(preparing_);
   GraphState sent_ MUSTER_GUARDED_BY(preparing_);
+  std::string missing_ MUSTER_GUARDED_BY(preparing_);  // whom the master waits for, as it said last
 
   mutable Mutex mutex_;
   std::map<std::string, std::unique_ptr<TaskLink>> links_ MUSTER_GUARDED_BY(mutex_);  // by local name

@@ -335,6 +335,17 @@ TEST(Server, ASessionWaitsForAllTasksAndSaysSo) {
   detail::set_log_sink({});
 }
 
+TEST(Server, ASessionWaitsForTasksAsLongAsItIsTold) {
+  TestServers cluster(2, /*start=*/false);
+  cluster.start(0);
+  Graph graph;
+  const auto message = message_of<DeadlineExceeded>(
+      [&] { const Session session(cluster.target(), graph, {.wait_for_tasks = std::chrono::seconds(5)}); });
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("not all tasks of the cluster have come within 5.0 s"),
+                    HasSubstr("still waiting for response from worker: /job:task/replica:0/task:1")));
+}
+
 TEST(Server, ATaskThatIsLostIsNamedAndTheNextRunWorksWhenItIsBack) {
   TestServers cluster(3);
   Graph graph;

@@ -98,21 +98,10 @@ class CommunicatorGroup : public WorkerGroup {
     buffers_.run(buffers);
   }
 
-  // By the sums of their values: hosts with other processors may differ in the last bits.
   std::optional<size_t> differs(const std::vector<torch::Tensor>& copies) override {
-    constexpr double kSame = 1e-4;  // of the sum of the absolute values
-    const torch::NoGradGuard no_grad;
-    std::vector<double> most;  // of each: its sum, the same negated, and that of the absolute values
-    for (const auto& copy : copies) {
-      const auto values = copy.detach().to(torch::kFloat64);
-      const auto sum = values.sum().item<double>();
-      most.insert(most.end(), {sum, -sum, values.abs().sum().item<double>()});
-    }
+    auto most = sums_of_values(copies);
     communicator_.all_reduce(most.data(), most.size(), DType::kFloat64, ReduceOp::kMax);
-    for (size_t i = 0; i < copies.size(); ++i) {
-      if (most[3 * i] + most[3 * i + 1] > kSame * most[3 * i + 2]) return i;
-    }
-    return std::nullopt;
+    return first_that_differs(most);
   }
 
   std::map<std::string, double> add_up(const std::map<std::string, double>& mine) override {

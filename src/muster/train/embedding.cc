@@ -160,6 +160,9 @@ ShardedEmbeddingImpl::ShardedEmbeddingImpl(TableClient& client, EmbeddingOptions
 }
 
 Tensor ShardedEmbeddingImpl::forward(const Tensor& ids) {
+  if (!ids.defined())
+    raise<InvalidArgument>("ids of table '{}' are undefined; expected int64 in the memory of the host",
+                           options_.name);
   if (ids.scalar_type() != torch::kInt64 || !ids.device().is_cpu())
     raise<InvalidArgument>("ids of table '{}' are {} on {}; expected int64 in the memory of the host",
                            options_.name, c10::toString(ids.scalar_type()), ids.device().str());

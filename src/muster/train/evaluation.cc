@@ -2,7 +2,8 @@
 
 namespace muster::detail {
 
-BorrowedBuffers::BorrowedBuffers(WorkerGroup& group, const std::vector<torch::Tensor>& buffers) {
+BorrowedBuffers::BorrowedBuffers(WorkerGroup& group, const std::vector<torch::Tensor>& buffers)
+    : tensors_(buffers) {
   for (const auto& buffer : buffers) {
     buffers_.push_back(buffer.variable_data());
     own_.push_back(buffer.detach().clone());
@@ -11,7 +12,12 @@ BorrowedBuffers::BorrowedBuffers(WorkerGroup& group, const std::vector<torch::Te
 }
 
 BorrowedBuffers::~BorrowedBuffers() {
-  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(own_[i]);
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].copy_(own_[i]);
+    // As load() and set_data() do.
+    if (!tensors_[i].is_alias_of(buffers_[i])) tensors_[i].set_data(buffers_[i]);
+  }
 }
 
 EvaluationMode::EvaluationMode(torch::nn::Module& module)

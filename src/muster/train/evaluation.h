@@ -28,8 +28,9 @@ class BorrowedBuffers {
   BorrowedBuffers& operator=(const BorrowedBuffers&) = delete;
 
  private:
-  std::vector<torch::Tensor> buffers_;
-  std::vector<torch::Tensor> own_;
+  const std::vector<torch::Tensor> tensors_;  // as the module has them
+  std::vector<torch::Tensor> buffers_;        // in the same memory, unless they were given other
+  std::vector<torch::Tensor> own_;            // values
 };
 
 /// The module, which outlives this, in evaluation mode; each of its parts is then as it was.

@@ -103,7 +103,10 @@ bool visit_trained(const torch::nn::Module& module, const Visit& visit) {
 
 FlatModel::FlatModel(torch::nn::Module& module) : module_(module) {
   for (const auto& item : module_.named_parameters()) check_tensor("parameter", item.key(), item.value());
-  for (const auto& item : module_.named_buffers()) check_tensor("buffer", item.key(), item.value());
+  for (const auto& item : module_.named_buffers()) {
+    check_tensor("buffer", item.key(), item.value());
+    if (item.value().defined()) buffer_sizes_[item.key()] = item.value().sizes().vec();
+  }
   visit_trained(module_, [this](const torch::Tensor& tensor) {
     found_.push_back(tensor.unsafeGetTensorImpl());
     return true;
@@ -200,6 +203,18 @@ std::vector<torch::Tensor> FlatModel::buffers() const {
     if (buffer.defined() && buffer.numel() > 0) found.push_back(buffer);
   }
   return found;
+}
+
+std::string FlatModel::resized_buffers() const {
+  std::string text;
+  for (const auto& item : module_.named_buffers()) {
+    const auto before = buffer_sizes_.find(item.key());
+    if (before == buffer_sizes_.end() || !item.value().defined() || item.value().sizes() == before->second)
+      continue;
+    text += fmt::format("{}{} [{}] instead of [{}]", text.empty() ? "" : ", ", item.key(),
+                        fmt::join(item.value().sizes(), ", "), fmt::join(before->second, ", "));
+  }
+  return text;
 }
 
 std::vector<std::pair<std::string, torch::Tensor>> FlatModel::frozen() const {

@@ -54,6 +54,9 @@ class FlatModel {
   std::vector<torch::Tensor> tensors() const;
   std::vector<torch::Tensor> buffers() const;
 
+  /// Which buffers have other sizes than when this was made: "seen [5] instead of [1]"; "": none.
+  std::string resized_buffers() const;
+
   /// The parameters that are not trained, and their names.
   std::vector<std::pair<std::string, torch::Tensor>> frozen() const;
 
@@ -169,8 +172,9 @@ class FlatModel {
 
   torch::nn::Module& module_;
   std::vector<Parameter> parameters_;
-  std::vector<torch::Tensor> untrained_;  // frozen parameters and buffers
-  std::vector<Frozen> frozen_;            // of these, the parameters
+  std::vector<torch::Tensor> untrained_;                      // frozen parameters and buffers
+  std::vector<Frozen> frozen_;                                // of these, the parameters
+  std::map<std::string, std::vector<int64_t>> buffer_sizes_;  // when this was made
   std::vector<const void*> found_;  // the trained parameters in the order of the modules, some more than once
   std::vector<size_t> order_;
   bool is_sampled_ = false;

@@ -71,26 +71,71 @@ void broadcast_tensors(Communicator& communicator, std::vector<torch::Tensor> te
   }
 }
 
+// By the sums of their values: hosts with other processors may differ in the last bits.
+std::vector<double> sums_of_values(const std::vector<torch::Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<double> sums;
+  for (const auto& tensor : tensors) {
+    const auto values = tensor.detach().to(torch::kFloat64);
+    const auto sum = values.sum().item<double>();
+    sums.insert(sums.end(), {sum, -sum, values.abs().sum().item<double>()});
+  }
+  return sums;
+}
+
+std::optional<size_t> first_that_differs(const std::vector<double>& most) {
+  constexpr double kSame = 1e-4;  // of the sum of the absolute values
+  for (size_t i = 0; i < most.size() / 3; ++i) {
+    if (most[3 * i] + most[3 * i + 1] > kSame * most[3 * i + 2]) return i;
+  }
+  return std::nullopt;
+}
+
+int64_t fingerprint_of_sizes(const std::vector<torch::Tensor>& tensors) {
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211U; };
+  for (const auto& tensor : tensors) {
+    add(static_cast<int64_t>(tensor.scalar_type()));
+    add(tensor.dim());
+    for (const int64_t size : tensor.sizes()) add(size);
+  }
+  return static_cast<int64_t>(hash);
+}
+
+void check_sizes(int64_t chiefs, const std::vector<torch::Tensor>& mine) {
+  if (chiefs != fingerprint_of_sizes(mine))
+    throw InvalidArgument(
+        "the chief's buffers have other sizes than those of this worker: all workers need the same, or "
+        "TrainerOptions::broadcast_buffers = false, which leaves each its own");
+}
+
 void BufferBroadcast::run(const std::vector<torch::Tensor>& buffers) {
-  size_t bytes = 0;
+  constexpr size_t kHead = 64;  // for the sizes, so that what follows is aligned
+  if (buffers.empty() || communicator_.size() == 1) return;
+  size_t bytes = kHead;
   for (const auto& buffer : buffers) bytes += buffer.nbytes();
-  if (bytes == 0 || communicator_.size() == 1) return;
   if (capacity_ < bytes) {
     memory_ = communicator_.allocate(bytes);
     capacity_ = bytes;
   }
   const torch::NoGradGuard no_grad;
   const auto move = [&](bool in) {
-    auto* place = static_cast<std::byte*>(memory_.get());
+    auto* place = static_cast<std::byte*>(memory_.get()) + kHead;
     for (const auto& buffer : buffers) {
       const auto packed = torch::from_blob(place, buffer.sizes(), buffer.options());
       (in ? packed : buffer).copy_(in ? buffer : packed);
       place += buffer.nbytes();
     }
   };
-  if (communicator_.rank() == 0) move(true);
+  auto& sizes = *static_cast<int64_t*>(memory_.get());
+  if (communicator_.rank() == 0) {
+    sizes = fingerprint_of_sizes(buffers);
+    move(true);
+  }
   communicator_.broadcast(memory_.get(), bytes, DType::kInt8, 0);
-  if (communicator_.rank() != 0) move(false);
+  if (communicator_.rank() == 0) return;
+  check_sizes(sizes, buffers);
+  move(false);
 }
 
 }  // namespace muster::detail

@@ -4,8 +4,10 @@
 // start, take over the chief's values, and then its buffers after each step. Called by all ranks, each from
 // one thread: these are collectives of the communicator, which block and throw as such. Nothing is kept.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,10 +25,21 @@ void check_same(Communicator& communicator, const std::string& description,
 /// Lines of two texts, where they first differ: "the chief has ..., it has ..."; "" when they do not.
 std::string first_difference(const std::string& chiefs, const std::string& mine);
 
+/// The same for tensors of the same types and sizes, in the same order.
+int64_t fingerprint_of_sizes(const std::vector<torch::Tensor>& tensors);
+
+/// Throws InvalidArgument where the chief's is another than that of this worker's tensors.
+void check_sizes(int64_t chiefs, const std::vector<torch::Tensor>& mine);
+
+/// Of each tensor: the sum of its values, the same negated, and the sum of the absolute values. Where `most`
+/// has the largest of all workers, the first tensor that is not nearly the same on all.
+std::vector<double> sums_of_values(const std::vector<torch::Tensor>& tensors);
+std::optional<size_t> first_that_differs(const std::vector<double>& most);
+
 /// Makes the tensors, one after the other, those of rank 0.
 void broadcast_tensors(Communicator& communicator, std::vector<torch::Tensor> tensors);
 
-/// The same for small tensors, all at once and often.
+/// The same for small tensors, all at once and often. Throws InvalidArgument where their sizes differ.
 class BufferBroadcast {
  public:
   explicit BufferBroadcast(Communicator& communicator) : communicator_(communicator) {}

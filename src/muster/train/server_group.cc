@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include <fmt/ranges.h>
@@ -32,7 +33,7 @@ class ServerGroup : public WorkerGroup {
     std::vector<size_t> order(model.size());  // about as backward finishes them
     std::iota(order.rbegin(), order.rend(), size_t{0});
     model.reorder(order);
-    const std::string settings = fmt::format("{}{}", description, describe(job_.config()));
+    const std::string settings = fmt::format("{}{}", describe(job_.config()), description);
     const std::string chiefs = from_chief(fmt::format("muster/model/{}", number_), [&] { return settings; });
     if (const auto difference = first_difference(chiefs, settings); !difference.empty())
       raise<InvalidArgument>("the workers do not train the same: {}: {}", job_.task().short_name(),
@@ -50,9 +51,21 @@ class ServerGroup : public WorkerGroup {
 
   bool starts_with_strategy() const override { return true; }
   bool any(bool mine) override { return mine; }
-  std::optional<size_t> differs(const std::vector<torch::Tensor>&) override {
-    return std::nullopt;
-  }                                                               // servers have the only copy
+  std::optional<size_t> differs(const std::vector<Tensor>& copies) override {
+    const auto mine = sums_of_values(copies);
+    const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));
+    std::vector<double> most(mine);
+    for (const auto& brought : job_.gather(fmt::format("muster/copies/{}", number_), bytes)) {
+      MUSTER_CHECK(brought.size() == bytes.size());
+      for (size_t i = 0; i < most.size(); ++i) {
+        double theirs = 0;
+        std::memcpy(&theirs, brought.data() + i * sizeof(theirs), sizeof(theirs));
+        most[i] = std::max(most[i], theirs);
+      }
+    }
+    return first_that_differs(most);
+  }
+
   int64_t agree_on_unit(int64_t, int64_t) override { return 1; }  // servers compare the batches of a step
 
   std::unique_ptr<Strategy> make_strategy(FlatModel& model, const StrategyOptions& options) override {

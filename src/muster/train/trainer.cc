@@ -100,7 +100,7 @@ class Trainer::Impl {
     groups_->freeze();
     (void)learning_rate();  // a schedule says here what it misses
     loss_scale_ = LossScale(options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale());
-    take_model();
+    with_all_workers(kConstructor, [this] { take_model(); });
   }
 
   ~Impl() {
@@ -208,7 +208,7 @@ class Trainer::Impl {
           "finish_epoch(): no worker has called Trainer::step() so far, so nothing was trained; a loop with "
           "an "
           "optimizer's own step() trains another model on each worker");
-    check_copies();
+    if (!group_->starts_with_strategy()) check_copies();  // with servers a worker may have ended
     if (progress_) progress_->finish();
   }
 
@@ -224,41 +224,43 @@ class Trainer::Impl {
   void after_step(std::function<void()> hook) { after_.push_back(std::move(hook)); }
 
   Sums evaluate(const std::function<void(Sums&)>& body) {
-    const ScopedCall inside(&job_.waits(), "evaluate()");
+    constexpr const char* kCall = "evaluate()";
+    const ScopedCall inside(&job_.waits(), kCall);
     is_used_ = true;
     check_usable();
     check_module();
-    if (batches_ == 0) take_parameters_for_evaluation();
+    if (batches_ == 0) with_all_workers(kCall, [this] { take_parameters_for_evaluation(); });
     take_changes(/*at_rest=*/true);
     if (progress_) progress_->finish();
     if (strategy_) strategy_->refresh();
     Sums sums;
     {
       const torch::NoGradGuard no_grad;
-      const BorrowedBuffers borrowed(
-          *group_, options_.broadcast_buffers ? model_->buffers() : std::vector<torch::Tensor>{});
+      std::optional<BorrowedBuffers> borrowed;
+      if (options_.broadcast_buffers) {
+        with_all_workers(kCall, [&] { with_buffers([&] { borrowed.emplace(*group_, model_->buffers()); }); });
+      }
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const EvaluationMode mode(module_);
       run_together([&] { body(sums); });
     }
-    try {
+    with_all_workers(kCall, [&] {
       sums = group_->add_up(sums);
       check_copies();
-    } catch (const PeerLost& error) {
-      raise<PeerLost>("evaluate() needs all workers: {}", error.what());
-    }
+    });
     return sums;
   }
 
   void change_parameters(const std::function<void()>& body) {
-    const ScopedCall inside(&job_.waits(), "change_parameters()");
+    constexpr const char* kCall = "change_parameters()";
+    const ScopedCall inside(&job_.waits(), kCall);
     check_usable();
     if (group_->starts_with_strategy())
       throw InvalidArgument("change_parameters() can't reach what parameter servers hold");
     take_changes(/*at_rest=*/true);
     const torch::NoGradGuard no_grad;
-    group_->barrier();
+    with_all_workers(kCall, [this] { group_->barrier(); });
     // Others share what that one changes.
     if (optimizer_ || !strategy_ || strategy_->initialises()) run_together(body);
     if (!strategy_) return;  // the first step gives all workers the chief's
@@ -266,7 +268,7 @@ class Trainer::Impl {
       const bool has_loaded = model_->moved() != nullptr;
       if (has_loaded) model_->move_to(strategy_->layout(), strategy_->parameters(), /*fill=*/true);
       if (has_loaded) model_->note_values_and_memory();
-      strategy_->adopt_parameters();
+      with_all_workers(kCall, [this] { strategy_->adopt_parameters(); });
     }
     model_->note_values();
     has_changed_ = true;
@@ -382,6 +384,16 @@ class Trainer::Impl {
       throw InvalidArgument(
           "the Trainer was called while one of its steps or evaluations runs: from within the function that "
           "gives the loss or evaluates, or from another thread; one thread trains, one step after the other");
+  }
+
+  // A worker that has ended, or is elsewhere, can't take part in what all do.
+  template <typename Body>
+  static void with_all_workers(const char* call, const Body& body) {
+    try {
+      body();
+    } catch (const PeerLost& error) {
+      raise<PeerLost>("{} needs all workers: {}", call, error.what());
+    }
   }
 
   template <typename Body>
@@ -547,7 +559,20 @@ class Trainer::Impl {
   // After a step, when all workers are here, and no graph of this model should be open: autograd would refuse
   // to go back through one whose buffers have changed.
   void share_buffers() {
-    if (options_.broadcast_buffers) group_->share_buffers(model_->buffers());
+    if (options_.broadcast_buffers) with_buffers([&] { group_->share_buffers(model_->buffers()); });
+  }
+
+  // What goes wrong where their sizes differ says which they are.
+  template <typename Body>
+  void with_buffers(const Body& body) const {
+    try {
+      body();
+    } catch (const InvalidArgument& error) {
+      const std::string resized = model_->resized_buffers();
+      if (resized.empty()) throw;
+      raise<InvalidArgument>("{} (buffers of {} that have another size than at first: {})", error.what(),
+                             job_.task().short_name(), resized);
+    }
   }
 
   // As if this worker's machine were slower, for those who want to see what happens then.

@@ -433,5 +433,90 @@ TEST(TrainerRefuses, ToFreezeWhatAnotherTrainerTrains) {
   trainer.step([&] { return loss_at(net, 1); }, 8);
 }
 
+// Two buffers, which have as many elements together on all workers.
+struct TwoBuffers : torch::nn::Module {
+  explicit TwoBuffers(Job& job) : rank(job.rank()) {
+    layer = register_module("layer", torch::nn::Linear(2, 1));
+    low = register_buffer("low", torch::zeros({6}));
+    high = register_buffer("high", torch::zeros({2}));
+  }
+  Tensor forward() {
+    if (is_training()) {
+      low.set_data(torch::ones({3 + rank}));
+      high.set_data(torch::ones({5 - rank}) * 2);
+    }
+    return layer(torch::ones({1, 2})).sum();
+  }
+
+  int rank;
+  torch::nn::Linear layer = nullptr;
+  Tensor low, high;
+};
+
+TEST(TrainerGuards, BuffersOfOtherSizesThanTheChiefsAreRefusedByName) {
+  for (const auto& setup :
+       {muster::detail::testing::Setup{2}, with_server("ps-sync"), with_server("ps-async")}) {
+    const auto errors = errors_of(setup, [](Job& job) {
+      TwoBuffers net(job);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.step([&] { return net.forward(); }, 1);
+      trainer.finish_epoch();
+      trainer.evaluate([](Sums&) {});
+    });
+    EXPECT_THAT(errors, ::testing::Contains(AllOf(
+                            HasSubstr("the chief's buffers have other sizes than those of this worker"),
+                            HasSubstr("high [4] instead of [2]"), HasSubstr("broadcast_buffers = false"))));
+  }
+}
+
+TEST(TrainerGuards, ABufferThatGrowsOnOneWorkerIsNamed) {
+  const auto errors = errors_of({2}, [](Job& job) {
+    TwoBuffers net(job);
+    Trainer trainer(job, net, sgd_rule());
+    trainer.step(
+        [&] {
+          if (job.rank() == 1) net.low.set_data(torch::ones({9}));
+          return net.layer(torch::ones({1, 2})).sum();
+        },
+        1);
+  });
+  EXPECT_THAT(errors, ::testing::Contains(HasSubstr("low [9] instead of [6]")));
+}
+
+TEST(TrainerGuards, AnEvaluationGivesBackBuffersThatWereGivenOtherMemory) {
+  on_workers({2}, [](Job& job) {
+    TwoBuffers net(job);
+    Trainer trainer(job, net, sgd_rule(), {.broadcast_buffers = true});
+    net.low.fill_(10 + job.rank());
+    trainer.evaluate([&](Sums&) {
+      EXPECT_EQ(net.low[0].item<float>(), 10);
+      net.low.set_data(torch::full({4}, 77.F));
+    });
+    EXPECT_EQ(net.low[0].item<float>(), 10 + job.rank());
+    return 0;
+  });
+}
+
+TEST(TrainerGuards, WhatNeedsAllWorkersSaysSoWhenTheOthersHaveEnded) {
+  using Call = std::function<void(Job&, Net&, Trainer&)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"evaluate() needs all workers: ", [](Job&, Net&, Trainer& it) { it.evaluate([](Sums&) {}); }},
+      {"change_parameters() needs all workers: ",
+       [](Job&, Net&, Trainer& it) { it.change_parameters([] {}); }},
+      {"the Trainer's constructor needs all workers: ",
+       [](Job& job, Net& net, Trainer&) { const Trainer second(job, net, sgd_rule()); }}};
+  for (const auto& [expected, call] : calls) {
+    const auto errors = errors_of({2}, [&](Job& job) {
+      Net net = net_of(job);
+      Net other = net_of(job);
+      Trainer trainer(job, net, sgd_rule());
+      trainer.step([&] { return loss_of(net, {0, 8}); }, 8);
+      trainer.finish_epoch();
+      if (job.is_chief()) call(job, other, trainer);
+    });
+    EXPECT_THAT(errors[0], HasSubstr(expected));
+  }
+}
+
 }  // namespace
 }  // namespace muster::detail

@@ -518,6 +518,27 @@ TEST(TrainerWarnings, CopiesThatHaveComeApartAreSaid) {
   }
 }
 
+TEST(TrainerWarnings, AFrozenParameterThatDiffersIsNamedWithServersToo) {
+  for (const auto& strategy : kServerStrategies) {
+    Logged logged;
+    const auto errors = errors_of(with_warnings(with_server(strategy)), [](Job& job) {
+      Net net = net_of(job);
+      net->fc1->weight.set_requires_grad(false);
+      Trainer trainer(job, net, sgd_rule());
+      for (int step = 0; step < 3; ++step) {
+        trainer.step([&] { return loss_at(net, step); }, 8);
+        const torch::NoGradGuard no_grad;
+        if (job.rank() == 1) net->fc1->weight.mul_(0.5);
+      }
+      trainer.finish_epoch();
+      trainer.evaluate([](Sums&) {});
+    });
+    EXPECT_THAT(errors, Each(""));
+    EXPECT_THAT(logged.end(), HasSubstr("the parameter fc1.weight is not the same on all workers any more"))
+        << strategy;
+  }
+}
+
 TEST(TrainerWarnings, CopiesThatAreTheSameAreNotSaidToDiffer) {
   for (const bool frozen : {false, true}) {
     Logged logged;

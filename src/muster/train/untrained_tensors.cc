@@ -7,6 +7,7 @@
 
 #include "muster/base/copy.h"
 #include "muster/optim/row_rules.h"
+#include "muster/train/replication.h"
 
 namespace muster::detail {
 namespace {
@@ -69,7 +70,8 @@ void UntrainedTensors::for_rows(int set, size_t bytes, const Rows& body) {
 }
 
 void UntrainedTensors::store(int set, const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> dense;
+  if (tensors.empty()) return;
+  std::vector<Tensor> dense = {torch::tensor({fingerprint_of_sizes(tensors)})};
   for (const auto& tensor : tensors) dense.push_back(tensor.detach().contiguous());
   Cursor cursor(dense);
   for_rows(set, bytes_of(dense), [&](std::span<const int64_t> ids, std::span<std::byte> bytes) {
@@ -81,7 +83,8 @@ void UntrainedTensors::store(int set, const std::vector<Tensor>& tensors) {
 
 void UntrainedTensors::load(int set, const std::vector<Tensor>& tensors) {
   const torch::NoGradGuard no_grad;
-  std::vector<Tensor> dense;
+  if (tensors.empty()) return;
+  std::vector<Tensor> dense = {torch::zeros({1}, torch::kInt64)};
   for (const auto& tensor : tensors)
     dense.push_back(torch::empty_like(tensor, torch::MemoryFormat::Contiguous));
   Cursor cursor(dense);
@@ -90,7 +93,8 @@ void UntrainedTensors::load(int set, const std::vector<Tensor>& tensors) {
     cursor.advance(
         bytes, [](std::byte* tensor, const std::byte* row, size_t size) { copy_bytes(tensor, row, size); });
   });
-  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(dense[i]);
+  check_sizes(dense.front().item<int64_t>(), tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(dense[i + 1]);
 }
 
 }  // namespace muster::detail

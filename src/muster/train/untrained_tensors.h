@@ -34,7 +34,7 @@ class UntrainedTensors {
   /// Sets, from 0, are apart from each other. Storing one again replaces it: nobody may be loading it.
   void store(int set, const std::vector<torch::Tensor>& tensors);
 
-  /// The tensors have the types and shapes of those that were stored.
+  /// Throws InvalidArgument where the tensors have other types or sizes than those that were stored.
   void load(int set, const std::vector<torch::Tensor>& tensors);
 
  private:

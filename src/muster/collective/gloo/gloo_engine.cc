@@ -36,7 +36,9 @@ std::chrono::milliseconds remaining(Deadline deadline) {
   return std::clamp<std::chrono::milliseconds>(left, 1ms, kLongest);  // to c10d, 0 would be for ever
 }
 
+// c10d works on it in threads of its own, where the caller's InferenceMode is not.
 at::Tensor tensor_of(const void* data, size_t count, at::ScalarType type) {
+  const c10::InferenceMode ordinary(false);
   return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(count)}, at::TensorOptions(type));
 }
 
