@@ -274,6 +274,7 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
   bool steps = false;
   bool barriers = true;
   std::string key;
+  std::set<std::string> models;  // whose steps are waited in
   for (const auto& name : chain_of(graph, first)) {
     const Task& task = graph.view.tasks.at(name);
     if (task.presence == Task::Presence::kGone) {
@@ -289,6 +290,7 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
     if (!wait.key().empty() && wait.tasks().empty()) key = wait.key();
     evaluates = evaluates || wait.inside().starts_with("evaluate");
     steps = steps || wait.inside().starts_with("step ");
+    if (wait.inside().starts_with("step ") && !wait.subject().empty()) models.insert(wait.subject());
     barriers = barriers && wait.inside().empty() && !wait.barrier().empty();
   }
   if (!gone.empty()) return fmt::format("{}, but {}", list_of(parts), gone);
@@ -298,6 +300,11 @@ std::string WaitWatch::describe_deadlock(const Graph& graph, const std::string& 
         ": is finish_epoch() missing before evaluate(), or is it not "
         "called by all workers?";
   if (barriers && parts.size() > 1) text += ": all tasks must come to the same barriers in the same order";
+  if (models.size() > 1)
+    text += fmt::format(
+        ": these are steps of different Trainers, of {} in the order in which they were made: take the steps "
+        "of several Trainers in the same order on all workers",
+        list_of({models.begin(), models.end()}));
   if (!key.empty())
     text += fmt::format(
         ": if a thread of the program's own was about to put '{}', --stall-warning must be longer than it "

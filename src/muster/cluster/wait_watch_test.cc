@@ -199,6 +199,16 @@ TEST_F(Watched, EvaluateAgainstAStepWithServers) {
                     HasSubstr("is finish_epoch() missing before evaluate(), or is it not called by all")));
 }
 
+TEST_F(Watched, StepsOfDifferentModelsAreSaidToBe) {
+  task("worker/0", {{.what = "push to ps/0", .tasks = {"ps/0"}, .inside = "step 1", .subject = "model 1"}});
+  task("worker/1", {{.what = "push to ps/0", .tasks = {"ps/0"}, .inside = "step 1", .subject = "model 2"}});
+  task("ps/0", {{.what = "a gradient", .tasks = {"worker/1"}, .of = "worker/0", .subject = "model 1"},
+                {.what = "a gradient", .tasks = {"worker/0"}, .of = "worker/1", .subject = "model 2"},
+                {.what = "work", .limit = proto::Wait::FOREVER, .id = 2}});
+  wait(12s);
+  EXPECT_THAT(error, HasSubstr("these are steps of different Trainers, of model 1 and model 2"));
+}
+
 TEST_F(Watched, AWorkerThatRunsOnWhenOthersHaveEndedIsNamedOnce) {
   task("worker/0");
   task("worker/1");
