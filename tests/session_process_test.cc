@@ -225,7 +225,7 @@ TEST(SessionProcesses, SynchronousReplicasTrain) {
 // end all when one does.
 class BetweenGraph {
  public:
-  BetweenGraph(int count, std::vector<std::string> flags, const std::string& stall_warning = "10s")
+  BetweenGraph(int count, std::vector<std::string> flags, const std::string& stall_warning = "10m")
       : command_(std::move(flags)), stall_warning_(stall_warning) {
     command_.insert(command_.begin(), beside_self("between_graph_mnist"));
     for (int i = 0; i <= count; ++i)
@@ -296,12 +296,10 @@ TEST(SessionProcesses, ReplicasGoOnWithoutABackupWorkerThatStandsStill) {
 }
 
 TEST(SessionProcesses, ReplicasWaitForOneThatStandsStillAndTheServerNamesIt) {
-  BetweenGraph job(2, {"--steps", "500", "--sync"}, /*stall_warning=*/"1s");
+  BetweenGraph job(2, {"--steps", "500", "--sync"}, /*stall_warning=*/"1s");  // much sooner than 10 min
   job.cluster.wait_for_output(job.workers[0], ": loss ", soon());
   job.cluster.signal(job.workers[1], SIGSTOP);
-  const auto before_the_default = Deadline::after(9s);
   job.cluster.wait_for_output(job.ps, "replica 0 waits for one gradient more of replicas 1", soon());
-  EXPECT_FALSE(before_the_default.expired());
   EXPECT_THAT(job.cluster.output(job.workers[0]), Not(HasSubstr("after 500 steps")));
   job.cluster.signal(job.workers[1], SIGCONT);
   expect_all_to_end(job);

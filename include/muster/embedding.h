@@ -13,7 +13,8 @@
 // gradients (torch::NoGradGuard, Trainer::evaluate) rows are pulled only.
 //
 // Within Trainer::step() they are pushed when the step's gradient has been used: with `accumulate` the mean
-// of its batches, and nothing of a step that is dropped (too stale, or too late) or skipped (--on-nan).
+// of its batches, and nothing of a step that is dropped (too stale, or too late) or skipped (--on-nan). With
+// ps-local that is after each step of the worker's own. Another worker may see them one step later.
 //
 // Every worker makes the table, with the same options. Like other modules it is used by one thread at a time.
 

@@ -69,7 +69,7 @@ class Session {
     std::string secret;              ///< The cluster's; empty: MUSTER_SECRET.
 
     /// How long the constructor waits for all tasks of the cluster; then it throws DeadlineExceeded. 0: as long
-    /// as it takes. It says whom it waits for.
+    /// as it takes, or of a MonitoredSession its patience. After 3 s it says whom it waits for.
     std::chrono::milliseconds wait_for_tasks{0};
 
     /// How long a run may take, with what has to be made ready for it; then it throws DeadlineExceeded, with

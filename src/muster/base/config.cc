@@ -254,7 +254,8 @@ std::vector<std::pair<const char*, std::vector<Setting>>> setting_groups() {
                           const bool may_be_ipv6 =
                               !text.starts_with('[') && std::ranges::count(text, ':') > 1;
                           in6_addr address{};
-                          return !may_be_ipv6 || inet_pton(AF_INET6, text.c_str(), &address) == 1;
+                          const std::string host = text.substr(0, text.find('%'));  // without a zone
+                          return !may_be_ipv6 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
                         }),
            only_between_tasks(text_setting("job-id", &Config::job_id, "the job that this task belongs to")),
            text_setting("secret", &Config::secret, "what all tasks of the job must know"),

@@ -103,7 +103,8 @@ TEST(Config, AMalformedFlagIsRejectedByTheParser) {
   EXPECT_THROW(read({"--log-level", "loud"}, {}), CLI::ParseError);
   EXPECT_THROW(read({"--coordinator", "not a host"}, {}), CLI::ParseError);
   EXPECT_THROW(read({"--coordinator", "::::"}, {}), CLI::ParseError);
-  EXPECT_EQ(read({"--coordinator", "::1"}, {}).coordinator, "::1");
+  for (const char* address : {"::1", "fe80::1%eth0", "[::1]:80"})
+    EXPECT_EQ(read({"--coordinator", address}, {}).coordinator, address);
   EXPECT_THROW(read({"--heartbeat-timeout", "1ms"}, {}), CLI::ParseError);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -252,9 +253,11 @@ void refuse_empty_numbers(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) refuse_empty_numbers(*command);
 }
 
-// CLI11 takes any number for a truth.
-bool is_truth(const std::string& text) {
-  constexpr std::array kTruths = {"true", "false", "on", "off", "yes", "no", "1", "0"};
+// CLI11 takes any number for a truth, too.
+bool is_truth(std::string text) {
+  constexpr std::array kTruths = {"true",    "false", "on", "off", "yes", "no", "enable",
+                                  "disable", "y",     "n",  "t",   "f",   "1",  "0"};
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::ranges::find(kTruths, text) != kTruths.end();
 }
 
@@ -397,7 +400,8 @@ void read_flags_file(CLI::App& command, const std::filesystem::path& file) {
     if (is_typed && !adds_up(*option)) continue;
     if (option->get_items_expected_min() > 0 && std::ranges::all_of(item.inputs, &std::string::empty))
       raise<InvalidArgument>("--config {}: {}: {}", file.string(), item.name, kEmptyValue);
-    if (option->get_type_size() == 0 && !std::ranges::all_of(item.inputs, is_truth))
+    const bool is_switch = option->get_items_expected_min() == 0 && option->get_type_name().empty();
+    if (is_switch && !std::ranges::all_of(item.inputs, is_truth))
       raise<InvalidArgument>("--config {}: --{} {} is not true or false", file.string(), item.name,
                              fmt::join(item.inputs, " "));
     try {

@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "muster/base/log.h"
+#include "muster/base/start_thread.h"
 
 namespace muster::detail {
 
@@ -69,10 +69,7 @@ std::shared_ptr<OperationQueue::Item> OperationQueue::submit(const Operation& op
   item->number = ++last_number_;
   queue_.push_back(item);
   if (!thread_.joinable()) {
-    thread_ = std::thread([this, task = log_task()] {
-      const ScopedLogTask scope(task);
-      run_thread();
-    });
+    thread_ = start_thread([this] { run_thread(); });
   }
   changed_.notify_all();
   return item;

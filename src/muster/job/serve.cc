@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/base/start_thread.h"
 #include "muster/base/text.h"
 #include "muster/ps/server/parameter_server.h"
 #include "muster/ps/session_protocol.h"
@@ -39,8 +40,7 @@ class Serving {
   void run() {
     std::atomic<bool> finished = false;
     std::exception_ptr error;
-    std::thread waiting([&, task = log_task()] {
-      const ScopedLogTask scope(task);
+    std::thread waiting = start_thread([&] {
       try {
         job_.wait_for_workers();
       } catch (...) {

@@ -20,6 +20,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
+#include "muster/base/start_thread.h"
 #include "muster/net/resolve.h"
 
 namespace muster::detail {
@@ -141,10 +142,7 @@ Endpoint::Endpoint(const Options& options) : secret_(options.secret) {
   local_ = listen_local(local_name_);
   stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_) raise<SystemError>("no event for the data port: {}", describe_errno(errno));
-  thread_ = std::thread([this, task = log_task()] {
-    const ScopedLogTask scope(task);
-    run();
-  });
+  thread_ = start_thread([this] { run(); });
 }
 
 Endpoint::~Endpoint() {

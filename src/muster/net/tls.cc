@@ -39,9 +39,10 @@ TlsContext::TlsContext(const TlsFiles& files) : context_(nullptr) {
   };
   if (SSL_CTX_use_certificate_chain_file(context_, files.certificate.c_str()) != 1)
     fail("--tls-cert", files.certificate);
-  // It compares the key with the certificate, too.
+  // A key of the certificate's type is compared with it here, one of another type below.
   if (SSL_CTX_use_PrivateKey_file(context_, files.key.c_str(), SSL_FILETYPE_PEM) != 1)
     fail("--tls-key", files.key);
+  if (SSL_CTX_check_private_key(context_) != 1) fail("--tls-key", files.key);
   if (SSL_CTX_load_verify_locations(context_, files.authority.c_str(), nullptr) != 1)
     fail("--tls-ca", files.authority);
 }

@@ -340,9 +340,9 @@ TEST(Server, ASessionWaitsForTasksAsLongAsItIsTold) {
   cluster.start(0);
   Graph graph;
   const auto message = message_of<DeadlineExceeded>(
-      [&] { const Session session(cluster.target(), graph, {.wait_for_tasks = std::chrono::seconds(5)}); });
+      [&] { const Session session(cluster.target(), graph, {.wait_for_tasks = std::chrono::seconds(12)}); });
   EXPECT_THAT(message,
-              AllOf(HasSubstr("not all tasks of the cluster have come within 5.0 s"),
+              AllOf(HasSubstr("not all tasks of the cluster have come within 12.0 s"),
                     HasSubstr("still waiting for response from worker: /job:task/replica:0/task:1")));
 }
 

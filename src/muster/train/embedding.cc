@@ -62,14 +62,14 @@ class RowGradients : public JobContext::OtherGradients {
       Tensor values = joined(rows.values);
       if (pass.scale != 1) values = values / pass.scale;
       if (!check_finite(target, pass, values)) continue;
-      RowGradients alone;
-      RowGradients* whole = &alone;
-      if (pass.others != nullptr) {
-        if (*pass.others == nullptr) *pass.others = std::make_unique<RowGradients>();
-        whole = static_cast<RowGradients*>(pass.others->get());
+      const Tensor ids = joined(rows.ids);
+      if (pass.others == nullptr) {
+        target.client->push(target.table, span_of(ids), values.data_ptr<float>());
+        continue;
       }
-      whole->add(target, joined(rows.ids), values);
-      alone.apply(1);
+      // The caller may fill its ids anew before the step ends, and autograd add to what it gave.
+      if (*pass.others == nullptr) *pass.others = std::make_unique<RowGradients>();
+      static_cast<RowGradients&>(**pass.others).add(target, ids.clone(), values.clone());
     }
   }
 

@@ -1,5 +1,7 @@
 #include "muster/train/evaluation.h"
 
+#include "muster/base/log.h"
+
 namespace muster::detail {
 
 BorrowedBuffers::BorrowedBuffers(WorkerGroup& group, const std::vector<torch::Tensor>& buffers)
@@ -15,8 +17,13 @@ BorrowedBuffers::~BorrowedBuffers() {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers_.size(); ++i) {
     buffers_[i].copy_(own_[i]);
-    // As load() and set_data() do.
-    if (!tensors_[i].is_alias_of(buffers_[i])) tensors_[i].set_data(buffers_[i]);
+    // They may have been given other memory, as by load() and set_data(), or another size.
+    if (tensors_[i].is_alias_of(buffers_[i]) && tensors_[i].sizes() == buffers_[i].sizes()) continue;
+    try {
+      tensors_[i].set_data(buffers_[i]);
+    } catch (const c10::Error& error) {
+      log_warning("a buffer is not what it was before evaluate(): {}", error.what_without_backtrace());
+    }
   }
 }
 

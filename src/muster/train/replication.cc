@@ -86,7 +86,8 @@ std::vector<double> sums_of_values(const std::vector<torch::Tensor>& tensors) {
 std::optional<size_t> first_that_differs(const std::vector<double>& most) {
   constexpr double kSame = 1e-4;  // of the sum of the absolute values
   for (size_t i = 0; i < most.size() / 3; ++i) {
-    if (most[3 * i] + most[3 * i + 1] > kSame * most[3 * i + 2]) return i;
+    if (!(most[3 * i] + most[3 * i + 1] <= kSame * most[3 * i + 2]))
+      return i;  // also where one is not a number
   }
   return std::nullopt;
 }

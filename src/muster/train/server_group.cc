@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -56,11 +57,12 @@ class ServerGroup : public WorkerGroup {
     const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));
     std::vector<double> most(mine);
     for (const auto& brought : job_.gather(fmt::format("muster/copies/{}", number_), bytes)) {
-      MUSTER_CHECK(brought.size() == bytes.size());
+      if (brought.size() != bytes.size())
+        throw DataLoss("a worker brought sums of other parameters than those of this one to evaluate()");
       for (size_t i = 0; i < most.size(); ++i) {
         double theirs = 0;
         std::memcpy(&theirs, brought.data() + i * sizeof(theirs), sizeof(theirs));
-        most[i] = std::max(most[i], theirs);
+        most[i] = std::isnan(theirs) ? theirs : std::max(most[i], theirs);
       }
     }
     return first_that_differs(most);

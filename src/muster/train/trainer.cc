@@ -100,7 +100,7 @@ class Trainer::Impl {
     groups_->freeze();
     (void)learning_rate();  // a schedule says here what it misses
     loss_scale_ = LossScale(options_.loss_scale > 0 ? options_.loss_scale : precision_.loss_scale());
-    with_all_workers(kConstructor, [this] { take_model(); });
+    take_model();
   }
 
   ~Impl() {
@@ -236,10 +236,10 @@ class Trainer::Impl {
     Sums sums;
     {
       const torch::NoGradGuard no_grad;
+      // Also without buffers: with servers, nobody evaluates before all have pushed what they had.
       std::optional<BorrowedBuffers> borrowed;
-      if (options_.broadcast_buffers) {
-        with_all_workers(kCall, [&] { with_buffers([&] { borrowed.emplace(*group_, model_->buffers()); }); });
-      }
+      const auto buffers = options_.broadcast_buffers ? model_->buffers() : std::vector<torch::Tensor>{};
+      with_buffers([&] { borrowed.emplace(*group_, buffers); });
       const TensorMemory::Scope scope(memory_);
       const Precision::Scope precision(precision_);
       const EvaluationMode mode(module_);
@@ -514,7 +514,12 @@ class Trainer::Impl {
     for (size_t i = 0; i < model_->size(); ++i) model_->set_group(i, groups_->rates_of(model_->tensor(i)));
     model_->watch([this](size_t parameter) { on_gradient(parameter); });
     if (!group_->starts_with_strategy()) model_->sample_values();
-    group_->take_model(*model_, describe_options() + model_->signature());
+    const std::string description = describe_options() + model_->signature();
+    if (group_->starts_with_strategy()) {
+      group_->take_model(*model_, description);
+    } else {
+      with_all_workers(kConstructor, [&] { group_->take_model(*model_, description); });
+    }
     model_->note_values_and_memory();
     if (group_->starts_with_strategy()) make_strategy();
   }

@@ -147,9 +147,10 @@ void NativeEngine::warn_of_algorithm() const {
   if (options_.rank != 0 || wanted == Algorithm::kAuto) return;
   std::map<std::string, const char*> used;
   for (const auto& [key, plan] : plans_) {
+    const auto collective = std::get<Collective>(key);
+    if (collective == Collective::kBarrier) continue;
     if (plan.algorithm == wanted) return;
-    if (std::get<Collective>(key) != Collective::kBarrier)
-      used[name_of(std::get<Collective>(key))] = name_of(plan.algorithm);
+    used[name_of(collective)] = name_of(plan.algorithm);
   }
   std::string ways;
   for (const auto& [collective, algorithm] : used)

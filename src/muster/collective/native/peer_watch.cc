@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "muster/base/error.h"
-#include "muster/base/log.h"
+#include "muster/base/start_thread.h"
 
 namespace muster::detail {
 namespace {
@@ -59,10 +59,7 @@ PeerWatch::PeerWatch(Options options, std::map<int, Connection>&& connections, G
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       departures_(options_.ranks.size()) {
   for (auto& [rank, connection] : connections) peers_[rank].connection = std::move(connection);
-  thread_ = std::thread([this, task = log_task()] {
-    const ScopedLogTask scope(task);
-    listen();
-  });
+  thread_ = start_thread([this] { listen(); });
 }
 
 PeerWatch::~PeerWatch() {

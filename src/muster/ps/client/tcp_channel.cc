@@ -4,8 +4,8 @@
 
 #include "muster/base/convert.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/base/start_thread.h"
 #include "muster/net/blocking_link.h"
 #include "muster/ps/client/channel.h"
 #include "muster/ps/stopped.h"
@@ -37,10 +37,7 @@ class TcpChannel : public Channel {
           options_.server.address, socket_channel_name(options_.job_id, options_.model_id, hello, i),
           deadline));
     link_ = std::make_unique<BlockingLink>(std::move(connections), options_.encrypted);
-    sender_ = std::thread([this, task = log_task()] {
-      const ScopedLogTask scope(task);
-      send_all();
-    });
+    sender_ = start_thread([this] { send_all(); });
   }
 
   ~TcpChannel() override {

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
+#include "muster/base/start_thread.h"
 #include "muster/ps/stopped.h"
 
 namespace muster::detail {
@@ -33,15 +34,14 @@ Acceptor::~Acceptor() {
 }
 
 void Acceptor::start(void (Acceptor::*body)()) {
-  threads_.emplace_back([this, body, task = log_task()] {
-    const ScopedLogTask scope(task);
+  threads_.push_back(start_thread([this, body] {
     try {
       (this->*body)();
     } catch (const Stopped&) {
     } catch (...) {
       options_.events.put(std::current_exception());
     }
-  });
+  }));
 }
 
 void Acceptor::check() const {
@@ -76,8 +76,7 @@ void Acceptor::accept_workers() {
     });
     Handshake& handshake = handshakes_.emplace_back();
     handshake.connection = std::move(connection);
-    handshake.thread = std::thread([this, &handshake, task = log_task()] {
-      const ScopedLogTask scope(task);
+    handshake.thread = start_thread([this, &handshake] {
       shake_hands(handshake);
       handshake.over = true;
     });

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mutex.h"
+#include "muster/base/start_thread.h"
 #include "muster/ps/server/acceptor.h"
 #include "muster/ps/server/event_queue.h"
 #include "muster/ps/server/leader.h"
@@ -114,15 +115,14 @@ class ParameterServer::Impl {
   }
 
   void start(void (Impl::*body)()) {
-    threads_.emplace_back([this, body, task = log_task()] {
-      const ScopedLogTask scope(task);
+    threads_.push_back(start_thread([this, body] {
       try {
         (this->*body)();
       } catch (const Stopped&) {
       } catch (const std::exception& error) {
         note_error(error.what());
       }
-    });
+    }));
   }
 
   void check() const {

@@ -7,6 +7,7 @@
 #include "muster/base/copy.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/start_thread.h"
 #include "muster/ps/stopped.h"
 
 namespace muster::detail {
@@ -144,8 +145,7 @@ void RemoteWorker::attach(std::unique_ptr<BlockingLink> link) {
 }
 
 void RemoteWorker::start(void (RemoteWorker::*body)(), std::thread& thread) {
-  thread = std::thread([this, body, task = log_task()] {
-    const ScopedLogTask scope(task);
+  thread = start_thread([this, body] {
     try {
       (this->*body)();
     } catch (const Stopped&) {

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/start_thread.h"
 
 namespace muster::detail {
 namespace {
@@ -63,10 +64,7 @@ class TableService::Answer {
 
 TableService::TableService(std::shared_ptr<Endpoint> endpoint, const std::string& job_id)
     : endpoint_(std::move(endpoint)) {
-  thread_ = std::thread([this, prefix = "tables/" + job_id + "/", task = log_task()] {
-    const ScopedLogTask scope(task);
-    run(prefix);
-  });
+  thread_ = start_thread([this, prefix = "tables/" + job_id + "/"] { run(prefix); });
 }
 
 TableService::~TableService() {
@@ -91,8 +89,7 @@ void TableService::run(const std::string& prefix) {
       });
       ServedConnection& served = served_.emplace_back();
       served.connection = std::move(connection);
-      served.thread = std::thread([this, &served, task = log_task()] {
-        const ScopedLogTask scope(task);
+      served.thread = start_thread([this, &served] {
         serve(served.connection);
         served.connection = Connection();
         served.ended = true;
