@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -62,7 +61,7 @@ class ServerGroup : public WorkerGroup {
       for (size_t i = 0; i < most.size(); ++i) {
         double theirs = 0;
         std::memcpy(&theirs, brought.data() + i * sizeof(theirs), sizeof(theirs));
-        most[i] = std::isnan(theirs) ? theirs : std::max(most[i], theirs);
+        most[i] = std::max(most[i], theirs);
       }
     }
     return first_that_differs(most);

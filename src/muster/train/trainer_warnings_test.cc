@@ -544,6 +544,9 @@ TEST(TrainerWarnings, CopiesThatAreTheSameAreNotSaidToDiffer) {
     Logged logged;
     on_workers(with_warnings({3}), [&](Job& job) {
       Net net = net_of(job);
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      net->register_parameter("mask", torch::tensor({0.0, -kInfinity, kInfinity, kNan}),
+                              /*requires_grad=*/false);
       if (frozen) net->fc1->weight.set_requires_grad(false);
       torch::optim::Adam optimizer(net->parameters());
       Trainer trainer(job, net, optimizer);
