@@ -535,7 +535,9 @@ std::vector<std::string> Config::modes() const {
   const auto parsed = switches.empty() ? std::nullopt : parse_switches(switches);
   if (!parsed) return {strategy};
   std::vector<std::string> result;
-  for (const auto& [from, mode] : *parsed) result.push_back(mode);
+  for (const auto& [from, mode] : *parsed) {
+    if (std::ranges::count(result, mode) == 0) result.push_back(mode);
+  }
   return result;
 }
 
@@ -556,8 +558,9 @@ void Config::check_strategies() const {
     if (std::find_first_of(used.begin(), used.end(), wanted.begin(), wanted.end()) != used.end()) continue;
     raise<InvalidArgument>("{} applies to {}, not to {}; {} or {}", source->second, listed(wanted),
                            listed(used),
-                           wanted.size() == 1 ? fmt::format("add --strategy {}", wanted.front())
-                                              : "choose one of these by --strategy",
+                           !switches.empty()    ? "let one of the modes of --switch be such"
+                           : wanted.size() == 1 ? fmt::format("add --strategy {}", wanted.front())
+                                                : "choose one of these by --strategy",
                            source->second.starts_with("--") ? "leave it out" : "unset it");
   }
 }

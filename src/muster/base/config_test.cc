@@ -171,6 +171,9 @@ TEST(Config, AFlagOfAnotherStrategyIsAnErrorWithTheRemedy) {
               HasSubstr("choose one of these by --strategy or leave it out"));
   EXPECT_THAT(complaint({"--strategy", "ps-sync", "--sync-every", "4"}, 1),
               HasSubstr("--sync-every applies to ps-local, not to ps-sync"));
+  EXPECT_EQ(complaint({"--switch", "0:ps-sync,5:ps-async,9:ps-sync", "--sync-every", "4"}),
+            "--sync-every applies to ps-local, not to ps-sync and ps-async; let one of the modes of --switch "
+            "be such or leave it out");
   EXPECT_THAT(complaint({"--strategy", "ps-sync", "--bucket", "4M"}, 1),
               HasSubstr("--bucket applies to allreduce, not to ps-sync"));
   EXPECT_THAT(complaint({"--strategy", "none", "--precision", "bf16"}), HasSubstr("not to none"));

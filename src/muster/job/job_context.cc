@@ -533,9 +533,8 @@ Communicator& JobContext::communicator() {
       auto texts = member_->gather(name, collective_settings() + '\n' + mine, deadline, "worker");
       if (texts.size() != static_cast<size_t>(workers()))
         raise<PeerLost>(
-            "{} of {} workers meet in communicator(): the others have ended or failed, or met before this "
-            "one "
-            "was started again",
+            "{} of {} workers meet in communicator(): the others have ended or failed, or met "
+            "before this one was started again",
             texts.size(), workers());
       take_same_settings(texts);
       return texts;
